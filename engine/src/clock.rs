@@ -1,0 +1,136 @@
+//! Time comes from outside, so that a test can hold it still.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::BoxFuture;
+use tidings_model::Timestamp;
+use tokio::sync::oneshot;
+
+/// Tells the time and waits for it.
+pub trait Clock: Send + Sync + 'static {
+    /// The moment it is.
+    fn now(&self) -> Timestamp;
+
+    /// Resolves once `now()` is at or after the moment.
+    fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()>;
+
+    /// Resolves once the duration has passed.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.sleep_until(self.now() + duration)
+    }
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WallClock;
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()> {
+        self.sleep(moment.since(self.now()))
+    }
+
+    /// Counts on the monotonic clock: a step of the wall clock neither cuts nor stretches a wait.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// A clock that moves only when told. Clones tell the same time.
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    state: Arc<Mutex<ManualState>>,
+}
+
+#[derive(Debug)]
+struct ManualState {
+    now: Timestamp,
+    sleepers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
+    slept: u64,
+}
+
+impl ManualClock {
+    /// A clock that stands at the moment.
+    pub fn at(now: Timestamp) -> Self {
+        Self { state: Arc::new(Mutex::new(ManualState { now, sleepers: BTreeMap::new(), slept: 0 })) }
+    }
+
+    /// Moves the clock and wakes those whose moment has come, earliest first.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.lock();
+        let now = state.now + by;
+        state.now = now;
+        while let Some(first) = state.sleepers.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            // A sleeper that is gone has nothing to hear.
+            let _ = first.remove().send(());
+        }
+    }
+
+    /// How many are waiting for a moment to come. A test waits for its sleeper to be there, then advances.
+    pub fn sleepers(&self) -> usize {
+        let mut state = self.lock();
+        state.sleepers.retain(|_, sleeper| !sleeper.is_closed());
+        state.sleepers.len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ManualState> {
+        self.state.lock().expect("nobody panics while holding the clock")
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+
+    fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()> {
+        let mut state = self.lock();
+        if moment <= state.now {
+            return Box::pin(std::future::ready(()));
+        }
+        let (tx, rx) = oneshot::channel();
+        state.slept += 1;
+        let key = (moment, state.slept);
+        state.sleepers.insert(key, tx);
+        Box::pin(async move {
+            // The clock itself is gone only when the test is over.
+            let _ = rx.await;
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn a_manual_clock_wakes_whom_it_passes_and_nobody_else() {
+        let clock = ManualClock::at(Timestamp::from_millis(1000));
+        let mut soon = clock.sleep(Duration::from_millis(10));
+        let mut late = clock.sleep(Duration::from_millis(20));
+        assert!((&mut soon).now_or_never().is_none());
+        assert_eq!(clock.sleepers(), 2);
+        clock.advance(Duration::from_millis(10));
+        assert!((&mut soon).now_or_never().is_some());
+        assert!((&mut late).now_or_never().is_none());
+        assert_eq!(clock.now(), Timestamp::from_millis(1010));
+        drop(late);
+        assert_eq!(clock.sleepers(), 0, "a dropped sleeper is forgotten");
+    }
+
+    #[test]
+    fn a_moment_that_has_come_is_not_waited_for() {
+        let clock = ManualClock::at(Timestamp::from_millis(5));
+        assert!(clock.sleep_until(Timestamp::from_millis(5)).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,18 @@
+//! What every capability stands on: publish, append, match, deliver, without a capability's nouns.
+//!
+//! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
+//! once), [`bus`] (who is woken when), [`matching`] (patterns to subscribers), [`clock`] and [`chance`].
+//!
+//! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
+
+pub mod bus;
+pub mod chance;
+pub mod clock;
+pub mod follow;
+pub mod log;
+pub mod matching;
+
+pub use bus::{Bus, Listener};
+pub use chance::Chance;
+pub use clock::{Clock, ManualClock, WallClock};
+pub use follow::Follower;

@@ -1,0 +1,36 @@
+//! The log contract: many logs, one atomic durable commit.
+//!
+//! A [`Commit`] carries any number of operations on any number of logs, with the conditions they rest on,
+//! and a capability's own changes. A store promises of it:
+//!
+//! 1. **All or nothing.** Either every operation and change of the commit holds, or none does.
+//! 2. **Acknowledged = durable.** `commit` returns `Ok` only when the commit survives a power cut.
+//! 3. **Visible after durable.** No read shows what could still be lost.
+//! 4. **Judged in order.** Conditions are judged against all commits before this one, durable or pending. A
+//!    refusal that rests on a pending commit is told only when that commit is durable.
+//! 5. **Positions grow.** Records of a log are read in the order of their positions, each once; a position
+//!    is never given twice, not even after records or logs are gone.
+//! 6. **Payloads are stored once.** A reference shares the payload of the record it refers to and outlives
+//!    that record and its log.
+//! 7. **Whoever listens is woken**, after a commit is visible, for each log that it touched.
+//!
+//! Read [`commit`] (what can be asked), [`state`] (how a log judges an append; pure), [`store`] (the traits),
+//! then [`memory`], the implementation that tests run on. `contract` is the suite every store runs.
+//!
+//! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
+
+pub mod commit;
+#[cfg(feature = "contract-suite")]
+pub mod contract;
+pub mod memory;
+pub mod record;
+pub mod state;
+pub mod store;
+
+pub use commit::{
+    Append, Appended, Commit, Committed, Conditions, Of, Operation, Outcome, Positions, Refer, Referred, Then,
+};
+pub use memory::Memory;
+pub use record::{Boundary, Origin, Page, Record, Span, Status};
+pub use state::{Judged, LogState, Refusal};
+pub use store::{Change, CommitError, Commits, Logs, ReadError, StoreError, Tables};

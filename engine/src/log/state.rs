@@ -1,0 +1,305 @@
+//! How a log judges an append. Pure, so that every store judges alike and tests need none.
+
+use std::collections::HashMap;
+
+use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, limits};
+
+use super::{Append, Appended, Positions, Status, Then};
+
+/// Why a log refuses an operation. Where the answer rests on the log's state, the state is told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such log, or no longer.
+    #[error("{0} does not exist")]
+    NoSuchLog(LogId),
+    /// A log was to be created that is there, or was.
+    #[error("{0} was created before")]
+    LogExists(LogId),
+    /// The log is closed.
+    #[error("the log is closed")]
+    Closed {
+        /// Its last position.
+        tail: Position,
+    },
+    /// The same request was made before and holds: not an error to its producer.
+    #[error("the request was made before")]
+    Duplicate {
+        /// The producer's epoch.
+        epoch: u64,
+        /// The highest sequence number accepted from it.
+        sequence: u64,
+        /// The log as it is.
+        status: Status,
+    },
+    /// A later incarnation of the producer has written.
+    #[error("the producer was fenced off by epoch {epoch}")]
+    Fenced {
+        /// The epoch that counts.
+        epoch: u64,
+    },
+    /// A request of the producer is missing before this one.
+    #[error("the producer's next request is {expected}, not {received}")]
+    Gap {
+        /// The sequence number that would be accepted.
+        expected: u64,
+        /// The one that came.
+        received: u64,
+    },
+    /// A new epoch that does not begin with request zero.
+    #[error("a new producer epoch begins with sequence 0")]
+    EpochStart,
+    /// The log remembers as many producers as it may.
+    #[error("the log has {} producers already", limits::PRODUCERS_PER_LOG)]
+    TooManyProducers,
+    /// The append's order text does not sort after the last one.
+    #[error("the sequence does not sort after the last one")]
+    OutOfOrder,
+    /// The tail is not where the caller thought.
+    #[error("the tail is not the expected one")]
+    TailMoved {
+        /// Where it is.
+        tail: Position,
+    },
+    /// Given positions do not grow, or do not lie above the tail.
+    #[error("positions must grow and lie above the tail")]
+    PositionNotAbove {
+        /// Where the tail is.
+        tail: Position,
+    },
+    /// The operation does not make sense by itself: a mistake of the caller, not of its client.
+    #[error("not an operation: {0}")]
+    Malformed(&'static str),
+}
+
+/// What a log knows of itself, without its records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogState {
+    tail: Position,
+    floor: Position,
+    closed: bool,
+    /// Most logs never need these.
+    memory: Option<Box<Memory>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Memory {
+    producers: HashMap<ProducerId, Seen>,
+    order: Option<Box<str>>,
+    closed_by: Option<Producer>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    epoch: u64,
+    sequence: u64,
+    at: Timestamp,
+}
+
+/// An append that may be made, with the positions its records get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// One for each payload.
+    pub positions: Vec<Position>,
+}
+
+impl LogState {
+    /// The log as readers see it.
+    pub fn status(&self) -> Status {
+        Status { tail: self.tail, floor: self.floor, closed: self.closed }
+    }
+
+    /// Judges an append, to be made in the given commit.
+    pub fn judge(&self, append: &Append, commit: CommitNumber, now: Timestamp) -> Result<Judged, Refusal> {
+        if append.payloads.is_empty() && append.then == Then::StayOpen {
+            return Err(Refusal::Malformed("an append of nothing that closes nothing"));
+        }
+        self.judge_open(append)?;
+        if let Some(producer) = &append.conditions.producer {
+            self.judge_producer(producer, now)?;
+        }
+        if let (Some(order), Some(last)) = (&append.conditions.order, self.last_order())
+            && order.as_bytes() <= last.as_bytes()
+        {
+            return Err(Refusal::OutOfOrder);
+        }
+        if append.conditions.tail.is_some_and(|expected| expected != self.tail) {
+            return Err(Refusal::TailMoved { tail: self.tail });
+        }
+        let positions = self.positions(append, commit)?;
+        Ok(Judged { positions })
+    }
+
+    /// Applies an append that was judged good.
+    pub fn apply(&mut self, append: &Append, judged: &Judged, now: Timestamp) -> Appended {
+        self.advance(judged.positions.last().copied().unwrap_or(self.tail));
+        if append.conditions != super::Conditions::default() {
+            self.remember(append, now);
+        }
+        self.closed |= append.then == Then::Close;
+        Appended { first: judged.positions.first().copied().unwrap_or(self.tail), last: self.tail }
+    }
+
+    /// Where the next record would lie that this commit puts into the log.
+    pub fn next_position(&self, commit: CommitNumber) -> Position {
+        let (last_commit, last_index) = self.tail.parts();
+        let index = if last_commit == commit { last_index + 1 } else { 0 };
+        Position::in_commit(commit, index)
+    }
+
+    /// Moves the tail over a record that was put at the position.
+    pub fn advance(&mut self, position: Position) {
+        debug_assert!(position >= self.tail, "the tail never sinks");
+        self.tail = position;
+    }
+
+    /// Raises the floor, at most to the tail; a lower one changes nothing.
+    pub fn trim(&mut self, floor: Position) {
+        self.floor = self.floor.max(floor.min(self.tail));
+    }
+
+    fn judge_open(&self, append: &Append) -> Result<(), Refusal> {
+        if !self.closed {
+            return Ok(());
+        }
+        let closed_by = self.memory.as_ref().and_then(|memory| memory.closed_by.as_ref());
+        match &append.conditions.producer {
+            Some(producer) if Some(producer) == closed_by => {
+                Err(self.duplicate(producer.epoch, producer.sequence))
+            }
+            _ => Err(Refusal::Closed { tail: self.tail }),
+        }
+    }
+
+    fn judge_producer(&self, producer: &Producer, now: Timestamp) -> Result<(), Refusal> {
+        let Some(seen) = self.seen(&producer.id) else {
+            if producer.sequence != 0 {
+                return Err(Refusal::Gap { expected: 0, received: producer.sequence });
+            }
+            return if self.has_room(now) { Ok(()) } else { Err(Refusal::TooManyProducers) };
+        };
+        if producer.epoch < seen.epoch {
+            return Err(Refusal::Fenced { epoch: seen.epoch });
+        }
+        if producer.epoch > seen.epoch {
+            return if producer.sequence == 0 { Ok(()) } else { Err(Refusal::EpochStart) };
+        }
+        if producer.sequence <= seen.sequence {
+            return Err(self.duplicate(seen.epoch, seen.sequence));
+        }
+        if producer.sequence != seen.sequence + 1 {
+            return Err(Refusal::Gap { expected: seen.sequence + 1, received: producer.sequence });
+        }
+        Ok(())
+    }
+
+    fn positions(&self, append: &Append, commit: CommitNumber) -> Result<Vec<Position>, Refusal> {
+        let positions = match &append.positions {
+            Positions::ByStore => {
+                let (_, first) = self.next_position(commit).parts();
+                (first..)
+                    .take(append.payloads.len())
+                    .map(|index| Position::in_commit(commit, index))
+                    .collect()
+            }
+            Positions::Given(positions) => positions.clone(),
+        };
+        if positions.len() != append.payloads.len() {
+            return Err(Refusal::Malformed("as many positions as payloads"));
+        }
+        let above_tail = positions.first().is_none_or(|&first| first > self.tail);
+        if !above_tail || !positions.is_sorted_by(|a, b| a < b) {
+            return Err(Refusal::PositionNotAbove { tail: self.tail });
+        }
+        Ok(positions)
+    }
+
+    fn remember(&mut self, append: &Append, now: Timestamp) {
+        let memory = self.memory.get_or_insert_default();
+        if let Some(producer) = &append.conditions.producer {
+            if memory.producers.len() >= limits::PRODUCERS_PER_LOG
+                && !memory.producers.contains_key(&producer.id)
+            {
+                memory.producers.retain(|_, seen| !is_idle(seen, now));
+            }
+            let seen = Seen { epoch: producer.epoch, sequence: producer.sequence, at: now };
+            memory.producers.insert(producer.id.clone(), seen);
+            if append.then == Then::Close {
+                memory.closed_by = Some(producer.clone());
+            }
+        }
+        if let Some(order) = &append.conditions.order {
+            memory.order = Some(order.clone());
+        }
+    }
+
+    fn seen(&self, producer: &ProducerId) -> Option<&Seen> {
+        self.memory.as_ref()?.producers.get(producer)
+    }
+
+    fn has_room(&self, now: Timestamp) -> bool {
+        self.memory.as_ref().is_none_or(|memory| {
+            memory.producers.len() < limits::PRODUCERS_PER_LOG
+                || memory.producers.values().any(|seen| is_idle(seen, now))
+        })
+    }
+
+    fn last_order(&self) -> Option<&str> {
+        self.memory.as_ref()?.order.as_deref()
+    }
+
+    fn duplicate(&self, epoch: u64, sequence: u64) -> Refusal {
+        Refusal::Duplicate { epoch, sequence, status: self.status() }
+    }
+}
+
+fn is_idle(seen: &Seen, now: Timestamp) -> bool {
+    now.since(seen.at) >= limits::PRODUCER_IDLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+    fn append_by(id: &str, epoch: u64, sequence: u64) -> Append {
+        let mut append = Append::new(LogId::new(1), vec![Bytes::from_static(b"x")]);
+        let id = ProducerId::parse(id).expect("valid");
+        append.conditions.producer = Some(Producer { id, epoch, sequence });
+        append
+    }
+
+    fn make(state: &mut LogState, append: &Append, now: Timestamp) -> Result<Appended, Refusal> {
+        let commit = state.tail.parts().0.next();
+        let judged = state.judge(append, commit, now)?;
+        Ok(state.apply(append, &judged, now))
+    }
+
+    #[test]
+    fn a_log_remembers_a_bounded_number_of_producers_and_forgets_idle_ones_first() {
+        let mut state = LogState::default();
+        for n in 0..limits::PRODUCERS_PER_LOG {
+            make(&mut state, &append_by(&format!("p{n}"), 0, 0), NOW).expect("there is room");
+        }
+        assert_eq!(make(&mut state, &append_by("one too many", 0, 0), NOW), Err(Refusal::TooManyProducers));
+        let later = NOW + limits::PRODUCER_IDLE;
+        make(&mut state, &append_by("one too many", 0, 0), later).expect("the idle ones made room");
+        assert_eq!(
+            make(&mut state, &append_by("one too many", 0, 2), later),
+            Err(Refusal::Gap { expected: 1, received: 2 })
+        );
+    }
+
+    #[test]
+    fn two_appends_of_one_commit_follow_each_other() {
+        let mut state = LogState::default();
+        let append = Append::new(LogId::new(1), vec![Bytes::new(), Bytes::new()]);
+        let commit = CommitNumber::from_number(7);
+        for expected in [0, 2] {
+            let judged = state.judge(&append, commit, NOW).expect("good");
+            assert_eq!(judged.positions[0], Position::in_commit(commit, expected));
+            state.apply(&append, &judged, NOW);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What the engine promises, a file per promise.
+
+mod matching;
+mod memory;

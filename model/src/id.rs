@@ -1,0 +1,138 @@
+//! What things are called. An id is parsed at the edge and valid from there on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::limits;
+
+/// Why a text is not an id. The message is fit for the client that sent it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidId {
+    /// Nothing was given.
+    #[error("a {kind} id is at least one character")]
+    Empty {
+        /// What the id names.
+        kind: &'static str,
+    },
+    /// More bytes than the limit.
+    #[error("a {kind} id is at most {max} bytes")]
+    TooLong {
+        /// What the id names.
+        kind: &'static str,
+        /// The limit.
+        max: usize,
+    },
+    /// A character that this kind of id may not have.
+    #[error("a {kind} id may not contain {character:?}")]
+    Character {
+        /// What the id names.
+        kind: &'static str,
+        /// The first offender.
+        character: char,
+    },
+}
+
+fn check(kind: &'static str, text: &str, max: usize, allowed: fn(char) -> bool) -> Result<(), InvalidId> {
+    if text.is_empty() {
+        return Err(InvalidId::Empty { kind });
+    }
+    if text.len() > max {
+        return Err(InvalidId::TooLong { kind, max });
+    }
+    match text.chars().find(|&character| !allowed(character)) {
+        Some(character) => Err(InvalidId::Character { kind, character }),
+        None => Ok(()),
+    }
+}
+
+/// A project: the tenant everything else belongs to. `^[a-zA-Z0-9_-]+$`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProjectId(Arc<str>);
+
+impl ProjectId {
+    /// Parses a project id.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        check("project", text, limits::PROJECT_ID_BYTES, allowed)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The project of paths that name none.
+    pub fn default_project() -> Self {
+        Self("_default".into())
+    }
+
+    /// Whether the id is kept for tidings itself and cannot be created: it would shadow a path.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with('_') || &*self.0 == "stream" || &*self.0 == "config"
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ProjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A stream within its project: any text without control characters, slashes allowed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(Arc<str>);
+
+impl StreamId {
+    /// Parses a stream id that is already percent-decoded.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        check("stream", text, limits::STREAM_ID_BYTES, |c| !c.is_control())?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_id_is_letters_digits_underscore_and_hyphen() {
+        assert!(ProjectId::parse("my-app_2").is_ok());
+        assert_eq!(ProjectId::parse(""), Err(InvalidId::Empty { kind: "project" }));
+        for bad in ["a b", "a/b", "a.b", "ä", "a\0"] {
+            assert!(matches!(ProjectId::parse(bad), Err(InvalidId::Character { .. })), "{bad:?}");
+        }
+        assert!(matches!(ProjectId::parse(&"a".repeat(129)), Err(InvalidId::TooLong { max: 128, .. })));
+    }
+
+    #[test]
+    fn ids_that_would_shadow_a_path_are_reserved() {
+        for reserved in ["_default", "_x", "stream", "config"] {
+            assert!(ProjectId::parse(reserved).expect("well-formed").is_reserved(), "{reserved}");
+        }
+        assert!(!ProjectId::parse("streams").expect("well-formed").is_reserved());
+    }
+
+    #[test]
+    fn a_stream_id_is_1_to_512_bytes_without_control_characters() {
+        for good in ["a", "a/b/c", "session:alice", "übung 1", "../x"] {
+            assert!(StreamId::parse(good).is_ok(), "{good:?}");
+        }
+        assert!(StreamId::parse(&"x".repeat(512)).is_ok());
+        assert!(matches!(StreamId::parse(&"x".repeat(513)), Err(InvalidId::TooLong { max: 512, .. })));
+        for bad in ["a\n", "\0", "a\u{7f}", "\u{85}"] {
+            assert!(matches!(StreamId::parse(bad), Err(InvalidId::Character { .. })), "{bad:?}");
+        }
+    }
+}

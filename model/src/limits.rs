@@ -1,0 +1,42 @@
+//! Everything a client can make grow, and how far. Those that an operator may change are defaults here
+//! and keys in the configuration.
+
+use std::time::Duration;
+
+/// Bytes of a project id.
+pub const PROJECT_ID_BYTES: usize = 128;
+/// Bytes of a stream id, after percent-decoding.
+pub const STREAM_ID_BYTES: usize = 512;
+/// Bytes of a `Producer-Id`.
+pub const PRODUCER_ID_BYTES: usize = 256;
+/// Largest epoch and sequence number of a producer: the largest integer JavaScript counts exactly.
+pub const PRODUCER_NUMBER_MAX: u64 = (1 << 53) - 1;
+/// Producers a log remembers. At the limit those idle for [`PRODUCER_IDLE`] make room; if there are none,
+/// a further producer is refused.
+pub const PRODUCERS_PER_LOG: usize = 10_000;
+/// How long an idle producer is remembered when there is no room for another.
+pub const PRODUCER_IDLE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Bytes of a `Stream-Seq`.
+pub const STREAM_SEQUENCE_BYTES: usize = 1024;
+/// Bytes of a stream's content type.
+pub const CONTENT_TYPE_BYTES: usize = 256;
+/// Bytes of one append's body.
+pub const APPEND_BYTES: usize = 8 * 1024 * 1024;
+/// Messages of one append: an array of a stream in JSON mode has one for each element.
+pub const MESSAGES_PER_APPEND: usize = 100_000;
+/// Bytes of payload in one answer of a read. A single larger record is still returned whole.
+pub const READ_CHUNK_BYTES: usize = 256 * 1024;
+/// Records in one answer of a read.
+pub const READ_CHUNK_RECORDS: usize = 16 * 1024;
+/// Streams a fork may descend from, one behind the other.
+pub const FORK_DEPTH: usize = 256;
+/// Bytes of a pattern.
+pub const PATTERN_BYTES: usize = 512;
+/// Segments of a pattern.
+pub const PATTERN_SEGMENTS: usize = 64;
+/// Live readers of one stream.
+pub const READERS_PER_STREAM: usize = 10_000;
+/// How long a long-poll waits at the tail.
+pub const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long one SSE answer lasts before the client is asked to come again.
+pub const SSE_DURATION: Duration = Duration::from_secs(60);

@@ -1,0 +1,255 @@
+//! Patterns on names: `orders.*.paid`, `room:**`, `team-*`.
+//!
+//! A name is cut into segments at `:` `.` and `/`. In a pattern `*` stands for one whole segment or for a
+//! run of characters inside one, `**` as a whole segment for any number of segments, also none; all else,
+//! separators included, is literal. So `room:**` matches `room`, `room:1` and `room:1.a`, not `room.1`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::limits;
+
+/// Where a name is cut into segments.
+pub const SEPARATORS: [char; 3] = [':', '.', '/'];
+
+/// Why a text is not a pattern. The message is fit for the client that sent it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPattern {
+    /// Nothing was given.
+    #[error("a pattern is at least one character")]
+    Empty,
+    /// More bytes than the limit.
+    #[error("a pattern is at most {} bytes", limits::PATTERN_BYTES)]
+    TooLong,
+    /// More segments than the limit.
+    #[error("a pattern has at most {} segments", limits::PATTERN_SEGMENTS)]
+    TooManySegments,
+    /// `**` beside other characters of the same segment.
+    #[error("`**` must be a segment of its own")]
+    DoubleStarInside,
+}
+
+/// A valid pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    text: Arc<str>,
+    segments: Arc<[Segment]>,
+}
+
+/// One segment of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Segment {
+    /// What stands before it; nothing before the first.
+    pub separator: Option<char>,
+    /// What it matches.
+    pub matcher: Matcher,
+}
+
+/// What a segment of a pattern matches.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Matcher {
+    /// The same text.
+    Literal(Box<str>),
+    /// Any one segment.
+    One,
+    /// One segment that has these pieces in this order, the first at its start and the last at its end.
+    Pieces(Box<[Box<str>]>),
+    /// Any number of segments.
+    Deep,
+}
+
+impl Pattern {
+    /// Parses a pattern.
+    pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
+        if text.is_empty() {
+            return Err(InvalidPattern::Empty);
+        }
+        if text.len() > limits::PATTERN_BYTES {
+            return Err(InvalidPattern::TooLong);
+        }
+        let segments = segments(text)
+            .map(|name| Ok(Segment { separator: name.separator, matcher: Matcher::parse(name.text)? }))
+            .collect::<Result<Vec<_>, _>>()?;
+        if segments.len() > limits::PATTERN_SEGMENTS {
+            return Err(InvalidPattern::TooManySegments);
+        }
+        Ok(Self { text: text.into(), segments: segments.into() })
+    }
+
+    /// The pattern as text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The parts of the pattern in order.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether the pattern matches this name.
+    ///
+    /// Runs in time proportional to the name: bit *i* of `at` means that the first *i* segments of the
+    /// pattern have matched, bit *i* of `inside` that segment *i* is a `**` that has taken something.
+    pub fn matches(&self, name: &str) -> bool {
+        let mut at = self.skip_deep(1);
+        let mut inside = 0u128;
+        for part in segments(name) {
+            let mut next = 0u128;
+            let mut next_inside = inside;
+            for (i, segment) in self.segments.iter().enumerate() {
+                if at & (1 << i) == 0 || !part.follows(segment.separator) {
+                    continue;
+                }
+                match &segment.matcher {
+                    Matcher::Deep => next_inside |= 1 << i,
+                    matcher if matcher.accepts(part.text) => next |= 1 << (i + 1),
+                    _ => {}
+                }
+            }
+            at = self.skip_deep(next | (next_inside << 1));
+            inside = next_inside;
+        }
+        at & (1 << self.segments.len()) != 0
+    }
+
+    /// Adds what is reached when `**` takes nothing.
+    fn skip_deep(&self, mut at: u128) -> u128 {
+        for (i, segment) in self.segments.iter().enumerate() {
+            if at & (1 << i) != 0 && segment.matcher == Matcher::Deep {
+                at |= 1 << (i + 1);
+            }
+        }
+        at
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Matcher {
+    fn parse(text: &str) -> Result<Self, InvalidPattern> {
+        match text {
+            "**" => Ok(Self::Deep),
+            "*" => Ok(Self::One),
+            _ if text.contains("**") => Err(InvalidPattern::DoubleStarInside),
+            _ if text.contains('*') => Ok(Self::Pieces(text.split('*').map(Box::from).collect())),
+            _ => Ok(Self::Literal(text.into())),
+        }
+    }
+
+    /// Whether one segment of a name is accepted. `**` accepts each of the segments it stands for.
+    pub fn accepts(&self, segment: &str) -> bool {
+        match self {
+            Self::Literal(text) => **text == *segment,
+            Self::One | Self::Deep => true,
+            Self::Pieces(pieces) => in_order(pieces, segment),
+        }
+    }
+}
+
+/// Whether `text` starts with the first piece, ends with the last, and has the others between in order.
+/// Taking each at its earliest place leaves most room for the rest, so no choice needs to be taken back.
+fn in_order(pieces: &[Box<str>], text: &str) -> bool {
+    let [first, middle @ .., last] = pieces else { return false };
+    let Some(mut rest) = text.strip_prefix(&**first) else { return false };
+    for piece in middle {
+        match rest.find(&**piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(&**last)
+}
+
+/// One segment of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameSegment<'a> {
+    /// What stands before it; nothing before the first.
+    pub separator: Option<char>,
+    /// The segment itself; may be empty.
+    pub text: &'a str,
+}
+
+impl NameSegment<'_> {
+    /// Whether this may stand where a pattern has `separator`. The first segment of a name follows
+    /// nothing, so it may: `**.paid` matches `paid`.
+    pub fn follows(&self, separator: Option<char>) -> bool {
+        self.separator.is_none() || self.separator == separator
+    }
+}
+
+/// Cuts a name into its segments. There is always at least one.
+pub fn segments(name: &str) -> impl Iterator<Item = NameSegment<'_>> {
+    let mut rest = Some((None, name));
+    std::iter::from_fn(move || {
+        let (separator, text) = rest.take()?;
+        let Some(end) = text.find(SEPARATORS) else { return Some(NameSegment { separator, text }) };
+        // All separators are one byte.
+        rest = Some((text[end..].chars().next(), &text[end + 1..]));
+        Some(NameSegment { separator, text: &text[..end] })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, name: &str) -> bool {
+        Pattern::parse(pattern).expect("a valid pattern").matches(name)
+    }
+
+    #[test]
+    fn a_star_is_one_segment() {
+        assert!(matches("orders.*", "orders.paid"));
+        assert!(!matches("orders.*", "orders"));
+        assert!(!matches("orders.*", "orders.paid.twice"));
+        assert!(matches("*", "anything"));
+        assert!(matches("a.*.c", "a..c"));
+    }
+
+    #[test]
+    fn a_star_inside_a_segment_is_a_run_of_characters() {
+        assert!(matches("team-*", "team-7"));
+        assert!(matches("team-*", "team-"));
+        assert!(!matches("team-*", "team-7:a"));
+        assert!(matches("a*b*c", "abc"));
+        assert!(matches("a*b*c", "a-b-b-c"));
+        assert!(!matches("a*b*c", "acb"));
+        assert!(!matches("ab*ba", "aba"), "pieces do not overlap");
+    }
+
+    #[test]
+    fn a_double_star_is_any_number_of_segments() {
+        for name in ["webhook", "webhook.a", "webhook.a.b.c"] {
+            assert!(matches("webhook.**", name), "{name}");
+        }
+        assert!(matches("webhook.**.push", "webhook.push"));
+        assert!(matches("webhook.**.push", "webhook.github.acme.push"));
+        assert!(!matches("webhook.**.push", "webhook.github.pull"));
+        assert!(matches("**.push", "push"));
+        assert!(matches("**", "a:b.c/d"));
+        assert!(matches("**.**", "a"));
+    }
+
+    #[test]
+    fn separators_are_literal() {
+        assert!(matches("room:**", "room"));
+        assert!(matches("room:**", "room:1.a"));
+        assert!(!matches("room:**", "room.1"));
+        assert!(!matches("a.b", "a:b"));
+        assert!(matches("**:a:**", "a.b:a:c"), "the first `**` must be able to take more than the least");
+    }
+
+    #[test]
+    fn what_is_not_a_pattern_says_why() {
+        assert_eq!(Pattern::parse(""), Err(InvalidPattern::Empty));
+        assert_eq!(Pattern::parse("***"), Err(InvalidPattern::DoubleStarInside));
+        assert_eq!(Pattern::parse("a.b**"), Err(InvalidPattern::DoubleStarInside));
+        assert_eq!(Pattern::parse(&"a".repeat(513)), Err(InvalidPattern::TooLong));
+        assert_eq!(Pattern::parse(&"a.".repeat(64)), Err(InvalidPattern::TooManySegments));
+        assert!(Pattern::parse(&["a"; 64].join(".")).expect("64 are allowed").matches(&["a"; 64].join(".")));
+    }
+}
