@@ -45,6 +45,11 @@ impl Bus {
         }
     }
 
+    /// How many listen to a log.
+    pub fn listeners(&self, log: LogId) -> usize {
+        self.shard(log).get(&log).map_or(0, watch::Sender::receiver_count)
+    }
+
     /// How many logs are listened to.
     pub fn listened(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()

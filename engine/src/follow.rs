@@ -10,20 +10,54 @@ use tidings_model::{LogId, Position};
 use crate::log::{Logs, Page, ReadError, Span};
 use crate::{Bus, Listener};
 
-/// One reader of one log, from a position on.
-pub struct Follower<L: Logs + ?Sized> {
+/// What can be read from any position on: a log, or what a capability makes of several.
+pub trait History: Send + Sync {
+    /// Why it cannot be read.
+    type Error;
+
+    /// Records in order. The page's status is that of the log in which new records come.
+    fn read(&self, span: Span) -> impl Future<Output = Result<Page, Self::Error>> + Send;
+}
+
+/// One log by itself.
+pub struct Log<L: ?Sized> {
     logs: Arc<L>,
     log: LogId,
+}
+
+impl<L: Logs + ?Sized> History for Log<L> {
+    type Error = ReadError;
+
+    async fn read(&self, span: Span) -> Result<Page, ReadError> {
+        self.logs.read(self.log, span).await
+    }
+}
+
+/// One reader, from a position on.
+pub struct Follower<H> {
+    history: H,
     after: Position,
     listener: Listener,
 }
 
-impl<L: Logs + ?Sized> Follower<L> {
-    /// Follows a log from the first record after the position.
-    pub fn new(logs: Arc<L>, bus: &Bus, log: LogId, after: Position) -> Self {
+impl<L: Logs + ?Sized> Follower<Log<L>> {
+    /// Follows one log by itself.
+    pub fn of_log(logs: Arc<L>, bus: &Bus, log: LogId, after: Position) -> Self {
+        Self::new(Log { logs, log }, bus, log, after)
+    }
+}
+
+impl<H: History> Follower<H> {
+    /// Follows a history whose new records come in `log`, from the first record after the position.
+    pub fn new(history: H, bus: &Bus, log: LogId, after: Position) -> Self {
         // Before the first read: a record appended in between would be in neither.
         let listener = bus.listen(log);
-        Self { logs, log, after, listener }
+        Self { history, after, listener }
+    }
+
+    /// What is followed.
+    pub fn history(&self) -> &H {
+        &self.history
     }
 
     /// Position of the last record heard.
@@ -32,15 +66,15 @@ impl<L: Logs + ?Sized> Follower<L> {
     }
 
     /// What there is now: records, or none at the tail. Does not wait for more.
-    pub async fn poll(&mut self, bytes: usize) -> Result<Page, ReadError> {
-        let page = self.logs.read(self.log, Span { bytes, ..Span::after(self.after) }).await?;
+    pub async fn poll(&mut self, bytes: usize) -> Result<Page, H::Error> {
+        let page = self.history.read(Span { bytes, ..Span::after(self.after) }).await?;
         self.after = page.last(self.after);
         Ok(page)
     }
 
     /// The next records; waits for them at the tail. A page without records means the log is closed and
     /// all of it was heard. Nothing is lost when the caller stops waiting.
-    pub async fn next(&mut self, bytes: usize) -> Result<Page, ReadError> {
+    pub async fn next(&mut self, bytes: usize) -> Result<Page, H::Error> {
         loop {
             let page = self.poll(bytes).await?;
             if !page.records.is_empty() || page.status.closed {

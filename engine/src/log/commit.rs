@@ -54,7 +54,12 @@ impl<C> Commit<C> {
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// Begins a log. Its number comes from [`Logs::reserve`](super::Logs::reserve).
-    Create(LogId),
+    Create {
+        /// Its number.
+        log: LogId,
+        /// The tail it begins with: zero, or a position of another log that this one continues.
+        tail: Position,
+    },
     /// Appends records, closes the log, or both.
     Append(Append),
     /// Appends references to records.
@@ -68,6 +73,13 @@ pub enum Operation {
     },
     /// Ends a log. Its number is not used again; references to its records stay readable.
     Delete(LogId),
+}
+
+impl Operation {
+    /// Begins a log that continues none.
+    pub fn create(log: LogId) -> Self {
+        Self::Create { log, tail: Position::ZERO }
+    }
 }
 
 impl From<Append> for Operation {

@@ -29,6 +29,7 @@ macro_rules! log_contract {
             a_page_ends_at_its_limits_but_has_at_least_one_record
             a_span_ends_where_it_says
             positions_of_the_store_grow_over_all_logs
+            a_log_may_begin_where_another_is
             positions_of_the_caller_must_grow
             every_record_knows_its_commit
             the_last_record_of_an_append_is_marked
@@ -135,7 +136,7 @@ impl Subject for Memory<Notes> {
 
 async fn new_log(store: &impl Subject) -> LogId {
     let log = store.reserve().await.expect("a number");
-    make(store, Commit::new().with(Operation::Create(log))).await;
+    make(store, Commit::new().with(Operation::create(log))).await;
     log
 }
 
@@ -219,7 +220,7 @@ pub async fn an_unknown_log_is_refused_and_not_read(store: impl Subject) {
 pub async fn a_log_number_is_never_used_twice(store: impl Subject) {
     let log = new_log(&store).await;
     assert_ne!(store.reserve().await.expect("a number"), log);
-    let again = Commit::new().with(Operation::Create(log));
+    let again = Commit::new().with(Operation::create(log));
     assert_eq!(refused(&store, again.clone()).await, Refusal::LogExists(log));
     make(&store, Commit::new().with(Operation::Delete(log))).await;
     assert_eq!(refused(&store, again).await, Refusal::LogExists(log));
@@ -262,6 +263,20 @@ pub async fn positions_of_the_store_grow_over_all_logs(store: impl Subject) {
         assert!(appended.first > last && appended.last > appended.first);
         last = appended.last;
     }
+}
+
+/// A log that continues another begins with that one's tail and no records.
+pub async fn a_log_may_begin_where_another_is(store: impl Subject) {
+    let source = new_log(&store).await;
+    let tail = append(&store, source, &["a", "b"]).await.last;
+    let log = store.reserve().await.expect("a number");
+    make(&store, Commit::new().with(Operation::Create { log, tail })).await;
+    assert_eq!(store.status(log).await, Ok(Status { tail, floor: Position::ZERO, closed: false }));
+    assert!(all(&store, log).await.is_empty());
+    let mut expecting = texts(log, &["c"]);
+    expecting.conditions.tail = Some(tail);
+    assert!(make(&store, Commit::new().with(expecting)).await.appended().first > tail);
+    assert_eq!(all_texts(&store, log).await, ["c"]);
 }
 
 /// A caller that gives positions gives them in order, or is refused.
@@ -313,7 +328,7 @@ pub async fn a_commit_holds_whole_or_not_at_all(store: impl Subject) {
     make(&store, Commit::new().with(closing(texts(closed, &[])))).await;
     let born = store.reserve().await.expect("a number");
     let commit = Commit::new()
-        .with(Operation::Create(born))
+        .with(Operation::create(born))
         .with(texts(born, &["x"]))
         .with(texts(log, &["x"]))
         .with(texts(closed, &["x"]))
@@ -544,7 +559,7 @@ pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
 pub async fn a_deleted_log_is_gone_and_its_readers_are_woken(store: impl Subject) {
     let log = new_log(&store).await;
     let tail = append(&store, log, &["a"]).await.last;
-    let mut follower = Follower::new(Arc::new(store.clone()), &store.bus(), log, tail);
+    let mut follower = Follower::of_log(Arc::new(store.clone()), &store.bus(), log, tail);
     let waiting = tokio::spawn(async move { follower.next(usize::MAX).await });
     tokio::task::yield_now().await;
     make(&store, Commit::new().with(Operation::Delete(log))).await;
@@ -597,7 +612,7 @@ pub async fn a_follower_hears_everything_once_across_the_seam(store: impl Subjec
         })
     };
     let followers = (0..4).map(|_| {
-        let mut follower = Follower::new(Arc::new(store.clone()), &store.bus(), log, Position::ZERO);
+        let mut follower = Follower::of_log(Arc::new(store.clone()), &store.bus(), log, Position::ZERO);
         tokio::spawn(async move {
             let mut heard = Vec::new();
             loop {

@@ -233,7 +233,7 @@ impl Plan {
         for operation in operations {
             let start = plan.records.len();
             let outcome = match operation {
-                Operation::Create(log) => plan.create(content, *log)?,
+                Operation::Create { log, tail } => plan.create(content, *log, *tail)?,
                 Operation::Append(append) => plan.append(content, append)?,
                 Operation::Refer(refer) => plan.refer(content, refer)?,
                 Operation::Trim { log, floor } => {
@@ -271,9 +271,9 @@ impl Plan {
         }
     }
 
-    fn create<T>(&mut self, content: &Content<T>, log: LogId) -> Result<Outcome, Refusal> {
+    fn create<T>(&mut self, content: &Content<T>, log: LogId, tail: Position) -> Result<Outcome, Refusal> {
         let known = content.logs.contains_key(&log) || content.ended.contains(&log);
-        if known || self.ended.contains(&log) || self.states.insert(log, LogState::default()).is_some() {
+        if known || self.ended.contains(&log) || self.states.insert(log, LogState::beginning(tail)).is_some() {
             return Err(Refusal::LogExists(log));
         }
         Ok(Outcome::Done)

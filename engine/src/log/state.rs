@@ -6,7 +6,7 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 
 use super::{Append, Appended, Positions, Status, Then};
 
-/// Why a log refuses an operation. Where the answer rests on the log's state, the state is told.
+/// Why a log refuses an operation. Where the answer rests on the log's state, it is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There is no such log, or no longer.
@@ -103,6 +103,11 @@ pub struct Judged {
 }
 
 impl LogState {
+    /// An empty, open log with the given tail.
+    pub fn beginning(tail: Position) -> Self {
+        Self { tail, ..Self::default() }
+    }
+
     /// The log as readers see it.
     pub fn status(&self) -> Status {
         Status { tail: self.tail, floor: self.floor, closed: self.closed }

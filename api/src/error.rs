@@ -1,0 +1,125 @@
+//! Which error is which status. The only file that knows both sides; no `_` arm, so that a new error must
+//! choose its status.
+
+use std::fmt::Display;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use tidings_engine::log::StoreError;
+use tidings_model::{InvalidId, InvalidProducer, Position};
+use tidings_streams::StreamError;
+
+use crate::wire::header as names;
+use crate::wire::offset;
+
+/// An answer that says no: `{"error":{"code","message"}}`.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    headers: HeaderMap,
+}
+
+impl ApiError {
+    /// An error with a code for programs and a message for people.
+    pub fn new(status: StatusCode, code: &'static str, message: impl Display) -> Self {
+        Self { status, code, message: message.to_string(), headers: HeaderMap::new() }
+    }
+
+    /// The request itself is wrong.
+    pub fn bad_request(code: &'static str, message: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// Our fault: logged in full, told in general.
+    pub fn internal(error: impl Display) -> Self {
+        tracing::error!(%error, "a request failed");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the server could not do this; see its log")
+    }
+
+    fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
+        let value = HeaderValue::from_str(&value.to_string()).expect("numbers and offsets are header values");
+        self.headers.insert(name, value);
+        self
+    }
+
+    fn with_next(self, tail: Position) -> Self {
+        self.with(names::STREAM_NEXT_OFFSET, offset::print(tail))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = json!({ "error": { "code": self.code, "message": self.message } });
+        (self.status, self.headers, axum::Json(body)).into_response()
+    }
+}
+
+impl From<StreamError> for ApiError {
+    fn from(error: StreamError) -> Self {
+        use StatusCode as S;
+        match &error {
+            StreamError::NotFound => Self::new(S::NOT_FOUND, "stream_not_found", error),
+            StreamError::Gone => Self::new(S::GONE, "stream_gone", error),
+            StreamError::Conflict(_) => Self::new(S::CONFLICT, "stream_exists", error),
+            StreamError::ContentTypeMismatch { .. } => Self::new(S::CONFLICT, "content_type_mismatch", error),
+            StreamError::InvalidJson(_) => Self::bad_request("invalid_json", error),
+            StreamError::EmptyAppend => Self::bad_request("empty_append", error),
+            StreamError::EmptyArray => Self::bad_request("empty_array", error),
+            StreamError::TooManyMessages => Self::new(S::PAYLOAD_TOO_LARGE, "too_many_messages", error),
+            &StreamError::Closed { tail } => Self::new(S::CONFLICT, "stream_closed", error)
+                .with(names::STREAM_CLOSED, "true")
+                .with_next(tail),
+            &StreamError::ProducerFenced { epoch } => {
+                Self::new(S::FORBIDDEN, "producer_fenced", error).with(names::PRODUCER_EPOCH, epoch)
+            }
+            &StreamError::ProducerGap { expected, received } => Self::new(S::CONFLICT, "producer_gap", error)
+                .with(names::PRODUCER_EXPECTED_SEQ, expected)
+                .with(names::PRODUCER_RECEIVED_SEQ, received),
+            StreamError::ProducerEpochStart => Self::bad_request("producer_epoch_start", error),
+            StreamError::TooManyProducers => Self::new(S::TOO_MANY_REQUESTS, "too_many_producers", error),
+            StreamError::OutOfOrder => Self::new(S::CONFLICT, "sequence_conflict", error),
+            &StreamError::TailMoved { tail } => {
+                Self::new(S::PRECONDITION_FAILED, "tail_moved", error).with_next(tail)
+            }
+            StreamError::SourceNotFound => Self::new(S::NOT_FOUND, "source_not_found", error),
+            StreamError::SourceGone => Self::new(S::CONFLICT, "source_gone", error),
+            StreamError::ForkBeyondTail => Self::bad_request("fork_beyond_tail", error),
+            StreamError::SubOffsetBeyondAppend => Self::bad_request("sub_offset_beyond_append", error),
+            StreamError::ForkTooDeep => Self::bad_request("fork_too_deep", error),
+            &StreamError::Trimmed { floor, tail } => Self::new(S::GONE, "offset_trimmed", error)
+                .with(names::STREAM_OLDEST_OFFSET, offset::print(floor))
+                .with_next(tail),
+            StreamError::TooManyReaders => Self::new(S::SERVICE_UNAVAILABLE, "too_many_readers", error),
+            StreamError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
+            StreamError::Store(StoreError::NoSpace) => {
+                Self::new(S::INSUFFICIENT_STORAGE, "no_space", error)
+            }
+            StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => Self::internal(error),
+        }
+    }
+}
+
+impl From<InvalidId> for ApiError {
+    fn from(error: InvalidId) -> Self {
+        Self::bad_request("invalid_id", error)
+    }
+}
+
+impl From<InvalidProducer> for ApiError {
+    fn from(error: InvalidProducer) -> Self {
+        Self::bad_request("invalid_producer", error)
+    }
+}
+
+/// Nothing is served there.
+pub async fn no_such_path() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "no_such_path", "nothing is served at this path")
+}
+
+/// Something is served there, but not so.
+pub async fn no_such_method() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", "this path does not take this method")
+}

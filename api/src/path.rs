@@ -1,0 +1,63 @@
+//! Which stream a path names.
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
+use tidings_model::{ProjectId, StreamId};
+use tidings_streams::StreamKey;
+
+use crate::error::ApiError;
+
+/// The stream that a request's path names.
+pub struct StreamPath(pub StreamKey);
+
+impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Path(pairs) = Path::<Vec<(String, String)>>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
+        let find = |name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        Ok(Self(key(find("project"), find("id").unwrap_or_default())?))
+    }
+}
+
+/// The stream that a path in a header names, as `Stream-Forked-From` does.
+pub fn stream_at(path: &str) -> Result<StreamKey, ApiError> {
+    let invalid = || ApiError::bad_request("invalid_source", "Stream-Forked-From must be the path of a stream");
+    let rest = path.strip_prefix("/v1/").ok_or_else(invalid)?;
+    let (project, id) = match rest.strip_prefix("stream/") {
+        Some(id) => (None, id),
+        None => {
+            let (project, rest) = rest.split_once('/').ok_or_else(invalid)?;
+            (Some(project), rest.strip_prefix("stream/").ok_or_else(invalid)?)
+        }
+    };
+    let id = percent_decode_str(id).decode_utf8().map_err(|_| invalid())?;
+    key(project, &id)
+}
+
+fn key(project: Option<&str>, id: &str) -> Result<StreamKey, ApiError> {
+    let project = match project {
+        Some(text) => ProjectId::parse(text)?,
+        None => ProjectId::default_project(),
+    };
+    Ok(StreamKey { project, id: StreamId::parse(id)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_path_names_a_stream_of_the_default_or_a_named_project() {
+        let name = |path| stream_at(path).expect("valid").to_string();
+        assert_eq!(name("/v1/stream/a/b"), "_default/a/b");
+        assert_eq!(name("/v1/app/stream/a%20b"), "app/a b");
+        assert_eq!(name("/v1/stream/stream/x"), "_default/stream/x");
+        for bad in ["", "a", "/v1/", "/v1/stream/", "/v1/app/streams/x", "/v1/a b/stream/x", "/v1/stream/%ff"] {
+            assert!(stream_at(bad).is_err(), "{bad:?}");
+        }
+    }
+}

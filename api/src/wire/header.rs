@@ -1,0 +1,52 @@
+//! Names of the protocol's headers, and how one is read.
+
+use axum::http::{HeaderMap, HeaderName};
+
+use crate::error::ApiError;
+
+macro_rules! names {
+    ($($constant:ident = $text:literal),+ $(,)?) => {
+        $(
+            #[doc = concat!("`", $text, "`")]
+            pub const $constant: HeaderName = HeaderName::from_static($text);
+        )+
+    };
+}
+
+names! {
+    PRODUCER_ID = "producer-id",
+    PRODUCER_EPOCH = "producer-epoch",
+    PRODUCER_SEQ = "producer-seq",
+    PRODUCER_EXPECTED_SEQ = "producer-expected-seq",
+    PRODUCER_RECEIVED_SEQ = "producer-received-seq",
+    STREAM_CLOSED = "stream-closed",
+    STREAM_CURSOR = "stream-cursor",
+    STREAM_EXPIRES_AT = "stream-expires-at",
+    STREAM_FORKED_FROM = "stream-forked-from",
+    STREAM_FORK_OFFSET = "stream-fork-offset",
+    STREAM_FORK_SUB_OFFSET = "stream-fork-sub-offset",
+    STREAM_NEXT_OFFSET = "stream-next-offset",
+    STREAM_OLDEST_OFFSET = "stream-oldest-offset",
+    STREAM_SEQ = "stream-seq",
+    STREAM_SSE_DATA_ENCODING = "stream-sse-data-encoding",
+    STREAM_TTL = "stream-ttl",
+    STREAM_UP_TO_DATE = "stream-up-to-date",
+}
+
+/// The text of a header that may be there once.
+pub fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ApiError::bad_request("invalid_header", format!("{name} may be given once")));
+    }
+    match value.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(ApiError::bad_request("invalid_header", format!("{name} is not plain text"))),
+    }
+}
+
+/// Whether a header says `true`, in whatever case; anything else is as if it were not there.
+pub fn is_true(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+}

@@ -1,0 +1,8 @@
+//! What clients write and read, to values and back.
+
+pub mod cursor;
+pub mod header;
+pub mod offset;
+pub mod payload;
+pub mod query;
+pub mod request;

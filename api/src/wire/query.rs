@@ -1,0 +1,72 @@
+//! The query of a read.
+
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+use tidings_streams::From as Start;
+
+use super::offset;
+use crate::error::ApiError;
+
+/// How a stream is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadQuery {
+    /// Where to begin.
+    pub from: Start,
+    /// Whether to wait for more.
+    pub live: Live,
+    /// The cursor that the client had, if it had one.
+    pub cursor: Option<u64>,
+}
+
+/// Whether a reader waits for what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Live {
+    /// It takes what is there.
+    No,
+    /// It waits once.
+    LongPoll,
+    /// It stays.
+    Sse,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ReadQuery {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| ApiError::bad_request("invalid_query", error.body_text()))?;
+        Self::parse(&pairs)
+    }
+}
+
+impl ReadQuery {
+    /// Reads the parameters it knows; others do not matter.
+    fn parse(pairs: &[(String, String)]) -> Result<Self, ApiError> {
+        let live = match once(pairs, "live")? {
+            None => Live::No,
+            Some("long-poll") => Live::LongPoll,
+            Some("sse") => Live::Sse,
+            Some(_) => return Err(ApiError::bad_request("invalid_live", "live is `long-poll` or `sse`")),
+        };
+        let from = match once(pairs, "offset")? {
+            None if live != Live::No => {
+                return Err(ApiError::bad_request("offset_required", "a live read needs an offset"));
+            }
+            None | Some("-1") => Start::Start,
+            Some("now") => Start::Tail,
+            Some(text) => Start::After(offset::required("offset", text)?),
+        };
+        let cursor = once(pairs, "cursor")?.and_then(|text| text.parse().ok());
+        Ok(Self { from, live, cursor })
+    }
+}
+
+fn once<'a>(pairs: &'a [(String, String)], name: &str) -> Result<Option<&'a str>, ApiError> {
+    let mut values = pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let value = values.next();
+    match values.next() {
+        None => Ok(value),
+        Some(_) => Err(ApiError::bad_request("invalid_query", format!("{name} may be given once"))),
+    }
+}

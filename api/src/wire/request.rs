@@ -1,0 +1,135 @@
+//! Headers and bodies of writes, as what a capability is asked.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tidings_engine::log::{Conditions, Then};
+use tidings_model::{Producer, Timestamp, limits};
+use tidings_streams::{AppendRequest, Body as Content, ContentType, CreateRequest, Expiry, ForkRequest};
+
+use super::{header as names, offset};
+use crate::error::ApiError;
+use crate::path::stream_at;
+
+/// What a `PUT` asks for.
+pub fn create(headers: &HeaderMap, body: Bytes) -> Result<CreateRequest, ApiError> {
+    Ok(CreateRequest {
+        // What is no content type counts as none.
+        content_type: names::text(headers, &header::CONTENT_TYPE).ok().flatten().and_then(ContentType::parse),
+        expiry: expiry(headers)?,
+        body,
+        then: then(headers),
+        fork: fork(headers)?,
+    })
+}
+
+/// What a `POST` asks for.
+pub fn append(headers: &HeaderMap, body: Bytes) -> Result<AppendRequest, ApiError> {
+    let then = then(headers);
+    let body = if body.is_empty() && then == Then::Close {
+        Content::Nothing
+    } else {
+        let text = names::text(headers, &header::CONTENT_TYPE)?;
+        let missing = || ApiError::bad_request("content_type_required", "an append needs a valid Content-Type");
+        Content::Content(text.and_then(ContentType::parse).ok_or_else(missing)?, body)
+    };
+    let conditions = Conditions { producer: producer(headers)?, order: order(headers)?, tail: None };
+    Ok(AppendRequest { body, conditions, then })
+}
+
+/// The whole body, if it is within the limit.
+pub async fn bytes(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("a body is at most {limit} bytes");
+            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message))
+        }
+        Err(_) => Err(ApiError::bad_request("body_incomplete", "the body ended before it was complete")),
+    }
+}
+
+/// The stamp of an idempotent producer: all three headers or none.
+pub fn producer(headers: &HeaderMap) -> Result<Option<Producer>, ApiError> {
+    let id = names::text(headers, &names::PRODUCER_ID)?;
+    let epoch = names::text(headers, &names::PRODUCER_EPOCH)?;
+    let sequence = names::text(headers, &names::PRODUCER_SEQ)?;
+    match (id, epoch, sequence) {
+        (None, None, None) => Ok(None),
+        (Some(id), Some(epoch), Some(sequence)) => Ok(Some(Producer::parse(id, epoch, sequence)?)),
+        _ => {
+            let message = "Producer-Id, Producer-Epoch and Producer-Seq go together";
+            Err(ApiError::bad_request("invalid_producer", message))
+        }
+    }
+}
+
+fn order(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
+    match names::text(headers, &names::STREAM_SEQ)? {
+        Some(text) if text.len() > limits::STREAM_SEQUENCE_BYTES => {
+            let message = format!("Stream-Seq is at most {} bytes", limits::STREAM_SEQUENCE_BYTES);
+            Err(ApiError::bad_request("invalid_sequence", message))
+        }
+        text => Ok(text.map(Box::from)),
+    }
+}
+
+fn then(headers: &HeaderMap) -> Then {
+    if names::is_true(headers, &names::STREAM_CLOSED) { Then::Close } else { Then::StayOpen }
+}
+
+fn expiry(headers: &HeaderMap) -> Result<Option<Expiry>, ApiError> {
+    let ttl = names::text(headers, &names::STREAM_TTL)?;
+    let at = names::text(headers, &names::STREAM_EXPIRES_AT)?;
+    match (ttl, at) {
+        (None, None) => Ok(None),
+        (Some(ttl), None) => match whole_number(ttl) {
+            Some(seconds) => Ok(Some(Expiry::Idle(Duration::from_secs(seconds)))),
+            None => Err(ApiError::bad_request("invalid_ttl", "Stream-TTL is a whole number of seconds")),
+        },
+        (None, Some(at)) => match at.parse::<jiff::Timestamp>() {
+            Ok(at) => Ok(Some(Expiry::At(Timestamp::from_millis(at.as_millisecond().max(0) as u64)))),
+            Err(_) => {
+                let message = "Stream-Expires-At is a time as in RFC 3339, with `Z` or a numeric zone";
+                Err(ApiError::bad_request("invalid_expires_at", message))
+            }
+        },
+        (Some(_), Some(_)) => {
+            Err(ApiError::bad_request("invalid_expiry", "Stream-TTL and Stream-Expires-At exclude each other"))
+        }
+    }
+}
+
+fn fork(headers: &HeaderMap) -> Result<Option<ForkRequest>, ApiError> {
+    let source = names::text(headers, &names::STREAM_FORKED_FROM)?;
+    let at = names::text(headers, &names::STREAM_FORK_OFFSET)?;
+    let sub = names::text(headers, &names::STREAM_FORK_SUB_OFFSET)?;
+    let Some(source) = source else {
+        if at.is_some() || sub.is_some() {
+            let message = "Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From";
+            return Err(ApiError::bad_request("invalid_fork", message));
+        }
+        return Ok(None);
+    };
+    let at = at.map(|text| offset::required("Stream-Fork-Offset", text)).transpose()?;
+    let sub_offset = match sub.map(whole_number) {
+        None => 0,
+        Some(Some(number)) => number,
+        Some(None) => {
+            return Err(ApiError::bad_request("invalid_fork", "Stream-Fork-Sub-Offset is a whole number"));
+        }
+    };
+    if sub_offset > 0 && at.is_none() {
+        return Err(ApiError::bad_request("invalid_fork", "Stream-Fork-Sub-Offset needs Stream-Fork-Offset"));
+    }
+    Ok(Some(ForkRequest { source: stream_at(source)?, offset: at, sub_offset }))
+}
+
+/// `0|[1-9][0-9]*`, as far as a number goes.
+fn whole_number(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if plain { text.parse().ok() } else { None }
+}

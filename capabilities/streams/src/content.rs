@@ -1,0 +1,125 @@
+//! Content types, and how a body becomes messages.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tidings_model::limits;
+
+use crate::StreamError;
+
+/// The content type of a stream, as its creator wrote it.
+#[derive(Clone, Debug)]
+pub struct ContentType(Arc<str>);
+
+impl ContentType {
+    /// What a stream has whose creator named none.
+    pub fn octet_stream() -> Self {
+        Self("application/octet-stream".into())
+    }
+
+    /// Parses a header's value; `None` when it is not `type/subtype` with optional parameters.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let (kind, subtype) = essence(text).split_once('/')?;
+        let valid = text.len() <= limits::CONTENT_TYPE_BYTES && is_token(kind) && is_token(subtype);
+        valid.then(|| Self(text.into()))
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the stream is in JSON mode: its records are JSON values.
+    pub fn is_json(&self) -> bool {
+        essence(&self.0).eq_ignore_ascii_case("application/json")
+    }
+
+    /// Whether the payloads are text that can stand in a line-based format.
+    pub fn is_text(&self) -> bool {
+        self.is_json() || self.0.get(..5).is_some_and(|kind| kind.eq_ignore_ascii_case("text/"))
+    }
+
+    /// Whether both name the same media type; parameters and case do not count.
+    pub fn same_media_type(&self, other: &Self) -> bool {
+        essence(&self.0).eq_ignore_ascii_case(essence(&other.0))
+    }
+
+    /// Cuts a body into the messages a stream of this type stores: in JSON mode the elements of an array or
+    /// the one value, otherwise the body as it is. The messages share the body's memory.
+    pub fn messages(&self, body: Bytes) -> Result<Vec<Bytes>, StreamError> {
+        if self.is_json() { json_messages(&body) } else { Ok(vec![body]) }
+    }
+}
+
+impl fmt::Display for ContentType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn essence(text: &str) -> &str {
+    text.split(';').next().unwrap_or_default().trim_end()
+}
+
+/// RFC 9110's token.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+fn json_messages(body: &Bytes) -> Result<Vec<Bytes>, StreamError> {
+    let invalid = |error: serde_json::Error| StreamError::InvalidJson(error.to_string());
+    let start = body.iter().position(|b| !b.is_ascii_whitespace());
+    let slice = |value: &RawValue| body.slice_ref(value.get().as_bytes());
+    if start.is_some_and(|start| body[start] == b'[') {
+        let values: Vec<&RawValue> = serde_json::from_slice(body).map_err(invalid)?;
+        if values.len() > limits::MESSAGES_PER_APPEND {
+            return Err(StreamError::TooManyMessages);
+        }
+        return Ok(values.into_iter().map(slice).collect());
+    }
+    let value: &RawValue = serde_json::from_slice(body).map_err(invalid)?;
+    Ok(vec![slice(value)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(body: &str) -> Result<Vec<Bytes>, StreamError> {
+        ContentType::parse("application/json").expect("valid").messages(Bytes::copy_from_slice(body.as_bytes()))
+    }
+
+    #[test]
+    fn an_array_is_flattened_one_level() {
+        assert_eq!(json(r#"[1, {"a": [2]},"x"]"#).expect("valid"), ["1", r#"{"a": [2]}"#, "\"x\""]);
+        assert_eq!(json("[[1,2],[3]]").expect("valid"), ["[1,2]", "[3]"]);
+        assert_eq!(json(" {\"a\":1}\n").expect("valid"), [r#"{"a":1}"#]);
+        assert_eq!(json("null").expect("valid"), ["null"]);
+        assert!(json("[]").expect("valid").is_empty());
+    }
+
+    #[test]
+    fn what_is_not_json_is_told() {
+        for bad in ["", " ", "{", "[1,]", "1 2", "[1]x", "\u{feff}1", "'a'"] {
+            assert!(matches!(json(bad), Err(StreamError::InvalidJson(_))), "{bad:?}");
+        }
+        let deep = "[".repeat(200_000);
+        assert!(json(&deep).is_err(), "deep nesting is refused or read, never a crash");
+        let many = format!("[{}0]", "0,".repeat(limits::MESSAGES_PER_APPEND));
+        assert!(matches!(json(&many), Err(StreamError::TooManyMessages)));
+    }
+
+    #[test]
+    fn media_types_compare_without_case_and_parameters() {
+        let of = |text| ContentType::parse(text).expect("valid");
+        assert!(of("Application/JSON; charset=utf-8").same_media_type(&of("application/json")));
+        assert!(of("application/json;charset=utf-8").is_json());
+        assert!(of("TEXT/plain").is_text() && !of("image/png").is_text());
+        for bad in ["", "text", "text/", "/plain", "te xt/plain", "text/plain/x"] {
+            assert!(ContentType::parse(bad).is_none(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Creating streams, plain and as forks of others. Asking again for the same is answered with what is there.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidings_engine::log::{Append, Boundary, Commit, CommitError, Operation, Span, Status, Then};
+use tidings_model::{Position, limits};
+
+use crate::streams::Usable;
+use crate::table::{Change, Declined};
+use crate::{ContentType, Expiry, Fork, Found, Life, Segment, Stream, StreamError, StreamKey, Streams};
+
+/// How often a creation that met another one looks again.
+const ATTEMPTS: usize = 8;
+
+/// What a client wants created.
+#[derive(Clone, Debug)]
+pub struct CreateRequest {
+    /// What the records will be; none for the default, or for what a fork's source has.
+    pub content_type: Option<ContentType>,
+    /// When it goes by itself; none for never, or for what a fork's source has.
+    pub expiry: Option<Expiry>,
+    /// The first content, if any.
+    pub body: Bytes,
+    /// Whether it is closed from the start, with the body as its whole content.
+    pub then: Then,
+    /// What it continues, if anything.
+    pub fork: Option<ForkRequest>,
+}
+
+/// What a fork continues.
+#[derive(Clone, Debug)]
+pub struct ForkRequest {
+    /// The stream.
+    pub source: StreamKey,
+    /// From which offset; none for its tail.
+    pub offset: Option<Position>,
+    /// How many messages (in JSON mode) or bytes of the append after that offset are inherited too.
+    pub sub_offset: u64,
+}
+
+/// A stream that is there now.
+#[derive(Clone, Debug)]
+pub enum Created {
+    /// This request made it.
+    New(Found),
+    /// It was there, with the same configuration.
+    Existed(Found),
+}
+
+impl Streams {
+    /// Creates a stream, or finds that it is there with the same configuration.
+    pub async fn create(&self, key: &StreamKey, request: &CreateRequest) -> Result<Created, StreamError> {
+        for _ in 0..ATTEMPTS {
+            if let Some(found) = self.store.find(key).await? {
+                match found.stream.usable(self.clock.now()) {
+                    Usable::Yes => {
+                        request.same_configuration(&found)?;
+                        return Ok(Created::Existed(found));
+                    }
+                    Usable::Retired => return Err(StreamError::Conflict("its state (it was deleted)")),
+                    Usable::Expired => self.expire(key, &found.stream).await?,
+                }
+            }
+            if let Some(found) = self.try_create(key, request).await? {
+                return Ok(Created::New(found));
+            }
+        }
+        Err(StreamError::Contended)
+    }
+
+    /// Creates a stream under a name that was free; `None` when it, or the source, no longer is as it was.
+    async fn try_create(&self, key: &StreamKey, request: &CreateRequest) -> Result<Option<Found>, StreamError> {
+        let inherited = match &request.fork {
+            Some(fork) => self.inherit(fork, request.content_type.as_ref()).await?,
+            None => Inherited::nothing(request.content_type.clone()),
+        };
+        let log = self.store.reserve().await?;
+        let now = self.clock.now();
+        let expiry = request.expiry.unwrap_or(inherited.expiry);
+        let stream = Stream {
+            log,
+            content_type: inherited.content_type,
+            expiry,
+            expires_at: expiry.from(now),
+            created_at: now,
+            fork: inherited.fork.map(Arc::new),
+            forks: 0,
+            life: Life::Active,
+        };
+        let mut commit = Commit::new()
+            .with(Operation::Create { log, tail: inherited.tail })
+            .changing(Change::Create { key: key.clone(), stream: stream.clone() });
+        if let Some(prefix) = inherited.prefix {
+            commit = commit.with(Append::new(log, vec![prefix]));
+        }
+        let payloads = match request.body.is_empty() {
+            true => Vec::new(),
+            false => stream.content_type.messages(request.body.clone())?,
+        };
+        if !payloads.is_empty() || request.then == Then::Close {
+            commit = commit.with(Append { then: request.then, ..Append::new(log, payloads) });
+        }
+        match self.store.commit(commit).await {
+            Ok(_) => Ok(Some(Found { stream: Arc::new(stream), status: self.store.status(log).await? })),
+            Err(CommitError::Declined(Declined::Exists | Declined::SourceGone)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a fork takes over from its source.
+    async fn inherit(
+        &self,
+        request: &ForkRequest,
+        content_type: Option<&ContentType>,
+    ) -> Result<Inherited, StreamError> {
+        let source = match self.describe(&request.source).await {
+            Err(StreamError::NotFound) => return Err(StreamError::SourceNotFound),
+            Err(StreamError::Gone) => return Err(StreamError::SourceGone),
+            source => source?,
+        };
+        let expected = &source.stream.content_type;
+        if let Some(received) = content_type.filter(|received| !expected.same_media_type(received)) {
+            let (expected, received) = (expected.clone(), received.clone());
+            return Err(StreamError::ContentTypeMismatch { expected, received });
+        }
+        let anchor = request.offset.unwrap_or(source.status.tail);
+        if anchor > source.status.tail {
+            return Err(StreamError::ForkBeyondTail);
+        }
+        let (tail, prefix) = self.fork_point(&source, anchor, request.sub_offset).await?;
+        let lineage = lineage(&source.stream, tail);
+        if lineage.len() > limits::FORK_DEPTH {
+            return Err(StreamError::ForkTooDeep);
+        }
+        let fork = Fork {
+            source: request.source.clone(),
+            source_log: source.stream.log,
+            offset: request.offset,
+            sub_offset: request.sub_offset,
+            lineage,
+        };
+        let Stream { content_type, expiry, .. } = &*source.stream;
+        Ok(Inherited { content_type: content_type.clone(), expiry: *expiry, tail, prefix, fork: Some(fork) })
+    }
+
+    /// Where a fork leaves its source, and what it inherits of a record that it leaves in the middle.
+    async fn fork_point(
+        &self,
+        source: &Found,
+        anchor: Position,
+        sub_offset: u64,
+    ) -> Result<(Position, Option<Bytes>), StreamError> {
+        if sub_offset == 0 {
+            return Ok((anchor, None));
+        }
+        let beyond = StreamError::SubOffsetBeyondAppend;
+        let count = if source.stream.content_type.is_json() { sub_offset } else { 1 };
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > limits::MESSAGES_PER_APPEND {
+            return Err(beyond);
+        }
+        let span = Span { bytes: usize::MAX, records: count, ..Span::after(anchor) };
+        let records = source.stream.read(&*self.store, span).await?.records;
+        let [inside @ .., last] = &records[..] else { return Err(beyond) };
+        if records.len() < count || inside.iter().any(|record| record.boundary == Boundary::Last) {
+            return Err(beyond);
+        }
+        let length = last.payload.len() as u64;
+        if source.stream.content_type.is_json() || sub_offset == length {
+            return Ok((last.position, None));
+        }
+        if sub_offset > length {
+            return Err(beyond);
+        }
+        Ok((anchor, Some(last.payload.slice(..sub_offset as usize))))
+    }
+}
+
+/// What a new stream has from its source, or without one.
+struct Inherited {
+    content_type: ContentType,
+    expiry: Expiry,
+    tail: Position,
+    prefix: Option<Bytes>,
+    fork: Option<Fork>,
+}
+
+impl Inherited {
+    fn nothing(content_type: Option<ContentType>) -> Self {
+        Self {
+            content_type: content_type.unwrap_or_else(ContentType::octet_stream),
+            expiry: Expiry::Never,
+            tail: Position::ZERO,
+            prefix: None,
+            fork: None,
+        }
+    }
+}
+
+/// The stretches that a fork of `source` at `point` inherits: those of the source up to there, and its own.
+fn lineage(source: &Stream, point: Position) -> Vec<Segment> {
+    let own = Segment { log: source.log, through: point };
+    let mut lineage = Vec::new();
+    for segment in source.fork.iter().flat_map(|fork| &fork.lineage).chain([&own]) {
+        lineage.push(Segment { log: segment.log, through: segment.through.min(point) });
+        if segment.through >= point {
+            break;
+        }
+    }
+    lineage
+}
+
+impl CreateRequest {
+    /// Whether an existing stream is what this request asks for. What a fork's request leaves out is taken
+    /// from its source and therefore fits.
+    fn same_configuration(&self, found: &Found) -> Result<(), StreamError> {
+        let Found { stream, status: Status { closed, .. } } = found;
+        let is_fork = self.fork.is_some();
+        let content_type = match &self.content_type {
+            Some(content_type) => content_type.same_media_type(&stream.content_type),
+            None => is_fork || ContentType::octet_stream().same_media_type(&stream.content_type),
+        };
+        let expiry = match self.expiry {
+            Some(expiry) => expiry == stream.expiry,
+            None => is_fork || stream.expiry == Expiry::Never,
+        };
+        let differs = if !content_type {
+            "the content type"
+        } else if !expiry {
+            "the expiry"
+        } else if *closed != (self.then == Then::Close) {
+            "whether it is closed"
+        } else if !same_fork(self.fork.as_ref(), stream.fork.as_deref()) {
+            "what it is forked from"
+        } else {
+            return Ok(());
+        };
+        Err(StreamError::Conflict(differs))
+    }
+}
+
+fn same_fork(asked: Option<&ForkRequest>, known: Option<&Fork>) -> bool {
+    match (asked, known) {
+        (None, None) => true,
+        (Some(asked), Some(known)) => {
+            asked.source == known.source && asked.offset == known.offset && asked.sub_offset == known.sub_offset
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,109 @@
+//! How streams end: deleted, expired, or let go by their last fork.
+
+use tidings_engine::log::{Commit, CommitError, Operation};
+
+use crate::table::{Cause, Change, Declined};
+use crate::{Stream, StreamError, StreamKey, Streams};
+
+/// How many streams one sweep looks at before it lets others work.
+const SWEEP_BATCH: usize = 256;
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Streams that have gone.
+    pub removed: usize,
+}
+
+impl Streams {
+    /// Deletes a stream. One with forks is kept for them, and its name with it.
+    pub async fn delete(&self, key: &StreamKey) -> Result<(), StreamError> {
+        let found = self.describe(key).await?;
+        self.end(key, &found.stream, Cause::Deleted).await
+    }
+
+    /// Ends streams whose time is over and those that a crash left behind without forks.
+    pub async fn sweep(&self) -> Result<Swept, StreamError> {
+        let mut swept = Swept::default();
+        loop {
+            let due = self.store.due(self.clock.now(), SWEEP_BATCH).await?;
+            if due.is_empty() {
+                return Ok(swept);
+            }
+            for key in due {
+                if let Some(found) = self.store.find(&key).await? {
+                    let cause = match found.stream.life {
+                        crate::Life::Active => Cause::Expired(self.clock.now()),
+                        crate::Life::Retired => Cause::Unreferenced,
+                    };
+                    match self.end(&key, &found.stream, cause).await {
+                        Ok(()) => swept.removed += 1,
+                        Err(StreamError::NotFound | StreamError::Contended) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends a stream that was found expired. Others may have ended or renewed it meanwhile; the caller looks again.
+    pub(crate) async fn expire(&self, key: &StreamKey, stream: &Stream) -> Result<(), StreamError> {
+        match self.end(key, stream, Cause::Expired(self.clock.now())).await {
+            Ok(()) | Err(StreamError::NotFound | StreamError::Contended) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn end(&self, key: &StreamKey, stream: &Stream, cause: Cause) -> Result<(), StreamError> {
+        match self.remove(key, stream, cause).await {
+            Err(StreamError::Contended) if stream.forks > 0 || self.has_forks(key, stream).await? => {
+                self.retire(key, stream, cause).await
+            }
+            Ok(()) => self.release_source(stream).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn remove(&self, key: &StreamKey, stream: &Stream, cause: Cause) -> Result<(), StreamError> {
+        let log = stream.log;
+        let change = Change::Remove { key: key.clone(), log, cause };
+        self.store.commit(Commit::new().with(Operation::Delete(log)).changing(change)).await?;
+        Ok(())
+    }
+
+    async fn retire(&self, key: &StreamKey, stream: &Stream, cause: Cause) -> Result<(), StreamError> {
+        let log = stream.log;
+        self.store.commit(Commit::new().changing(Change::Retire { key: key.clone(), log, cause })).await?;
+        // The log lives on for the forks, but whoever reads the stream itself must hear that it is gone.
+        self.bus.wake(log);
+        Ok(())
+    }
+
+    /// Ends the sources, one behind the other, that were only kept for the fork that ended.
+    async fn release_source(&self, stream: &Stream) -> Result<(), StreamError> {
+        let mut fork = stream.fork.clone();
+        while let Some(ended) = fork {
+            let Some(source) = self.store.find(&ended.source).await? else { return Ok(()) };
+            let change = Change::Remove {
+                key: ended.source.clone(),
+                log: source.stream.log,
+                cause: Cause::Unreferenced,
+            };
+            let commit = Commit::new().with(Operation::Delete(source.stream.log)).changing(change);
+            match self.store.commit(commit).await {
+                Ok(_) => fork = source.stream.fork.clone(),
+                // It is in use, has other forks, or somebody else ended it.
+                Err(CommitError::Declined(Declined::NotDue | Declined::HasForks | Declined::NotThere)) => {
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn has_forks(&self, key: &StreamKey, stream: &Stream) -> Result<bool, StreamError> {
+        let found = self.store.find(key).await?;
+        Ok(found.is_some_and(|found| found.stream.log == stream.log && found.stream.forks > 0))
+    }
+}

@@ -1,0 +1,27 @@
+//! Streams: named logs with a content type, read by offset, live or later.
+//!
+//! This is what the Durable Streams protocol calls a stream, without HTTP. Read [`Streams`] (the handle), then
+//! the verbs: [`create`] with forks, [`append`], [`read`], [`delete`] with expiry; then [`table`] (what is stored
+//! of a stream beside its records, and the contract a store keeps for it).
+//!
+//! Invariants: a [`LogId`](tidings_model::LogId) is one life of one stream, and its content type never changes. A
+//! fork holds its source: the source's records go only after its last fork.
+//! Not here: headers, offsets as text, status codes (`api`); durability and order (`engine::log`).
+
+pub mod append;
+pub mod content;
+pub mod create;
+pub mod delete;
+mod error;
+pub mod read;
+mod streams;
+pub mod table;
+
+pub use append::{Appended, AppendRequest, Body, Freshness};
+pub use content::ContentType;
+pub use create::{CreateRequest, Created, ForkRequest};
+pub use delete::Swept;
+pub use error::StreamError;
+pub use read::{Chunk, From, Reader};
+pub use streams::{Options, Streams};
+pub use table::{Change, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table};

@@ -1,0 +1,152 @@
+//! Reading: what is there, then what comes.
+
+use std::sync::Arc;
+
+use tidings_engine::Follower;
+use tidings_engine::follow::History;
+use tidings_engine::log::{Commit, Page, Record, Span};
+use tidings_model::Position;
+
+use crate::table::Store;
+use crate::{Found, Stream, StreamError, StreamKey, Streams};
+
+/// Where a reader begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// At the oldest record that is kept.
+    Start,
+    /// At the first record after a position.
+    After(Position),
+    /// At the tail as it is now.
+    Tail,
+}
+
+/// Consecutive records of a stream, and what there is to know at their end.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// The records.
+    pub records: Vec<Record>,
+    /// Where the reader was before them.
+    pub after: Position,
+    /// Where to read on.
+    pub next: Position,
+    /// Whether the tail was reached.
+    pub up_to_date: bool,
+    /// Whether the stream is closed and all of it was read.
+    pub closed: bool,
+}
+
+/// One reader of one stream.
+pub struct Reader {
+    follower: Follower<Reading>,
+    bytes: usize,
+}
+
+impl Streams {
+    /// Begins to read a stream, which renews it.
+    pub async fn read(&self, key: &StreamKey, from: From) -> Result<Reader, StreamError> {
+        let Found { stream, status } = self.describe(key).await?;
+        if let Some(renewal) = self.renewal(key, &stream) {
+            self.store.commit(Commit::new().changing(renewal)).await?;
+        }
+        if self.bus.listeners(stream.log) >= self.options.max_readers_per_stream {
+            return Err(StreamError::TooManyReaders);
+        }
+        let after = match from {
+            From::Start => Position::ZERO,
+            From::Tail => status.tail,
+            // An offset from an earlier life, or from nowhere, may lie beyond the tail: whoever brings it hears
+            // all that is new.
+            From::After(position) => position.min(status.tail),
+        };
+        let log = stream.log;
+        let reading = Reading { streams: self.clone(), key: key.clone(), stream };
+        let bytes = self.options.read_chunk_bytes;
+        Ok(Reader { follower: Follower::new(reading, &self.bus, log, after), bytes })
+    }
+}
+
+impl Reader {
+    /// The stream that is read.
+    pub fn stream(&self) -> &Stream {
+        &self.follower.history().stream
+    }
+
+    /// What there is now, up to the size of one answer; no records at the tail.
+    pub async fn poll(&mut self) -> Result<Chunk, StreamError> {
+        let after = self.follower.position();
+        Ok(Chunk::new(after, self.follower.poll(self.bytes).await?))
+    }
+
+    /// The next records; waits for them at the tail. No records and closed: that was all. Nothing is lost when the
+    /// caller stops waiting.
+    pub async fn next(&mut self) -> Result<Chunk, StreamError> {
+        let after = self.follower.position();
+        Ok(Chunk::new(after, self.follower.next(self.bytes).await?))
+    }
+}
+
+impl Chunk {
+    fn new(after: Position, page: Page) -> Self {
+        let next = page.last(after);
+        let up_to_date = next >= page.status.tail;
+        let closed = page.status.closed && up_to_date;
+        Self { records: page.records, after, next, up_to_date, closed }
+    }
+}
+
+/// A stream that is being read: its inherited records, its own, and whether it can still be used.
+struct Reading {
+    streams: Streams,
+    key: StreamKey,
+    stream: Arc<Stream>,
+}
+
+impl History for Reading {
+    type Error = StreamError;
+
+    async fn read(&self, span: Span) -> Result<Page, StreamError> {
+        let page = match self.stream.read(&*self.streams.store, span).await {
+            Err(StreamError::NotFound) => None,
+            page => Some(page?),
+        };
+        // At the tail, and when the log is gone: the stream may have ended, or begun another life.
+        match page {
+            Some(page) if !page.records.is_empty() => Ok(page),
+            ended => {
+                let found = self.streams.describe(&self.key).await?;
+                ended.filter(|_| found.stream.log == self.stream.log).ok_or(StreamError::NotFound)
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// Records in order: inherited ones first, stretch by stretch, then the stream's own.
+    pub(crate) async fn read(&self, store: &dyn Store, span: Span) -> Result<Page, StreamError> {
+        let mut rest = span;
+        let mut records: Vec<Record> = Vec::new();
+        for segment in self.fork.iter().flat_map(|fork| &fork.lineage) {
+            while rest.after < segment.through && rest.records > 0 && rest.bytes > 0 {
+                let stretch = Span { through: segment.through, ..rest };
+                let page = store.read(segment.log, stretch).await?;
+                if page.records.is_empty() {
+                    break;
+                }
+                rest.after = page.last(rest.after);
+                rest.records -= page.records.len();
+                rest.bytes = rest.bytes.saturating_sub(page.bytes());
+                records.extend(page.records);
+            }
+        }
+        if !records.is_empty() && (rest.records == 0 || rest.bytes == 0) {
+            return Ok(Page { records, status: store.status(self.log).await? });
+        }
+        let mut page = store.read(self.log, rest).await?;
+        if !records.is_empty() {
+            records.append(&mut page.records);
+            page.records = records;
+        }
+        Ok(page)
+    }
+}

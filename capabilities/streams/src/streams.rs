@@ -1,0 +1,102 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidings_engine::{Bus, Clock};
+use tidings_model::{Timestamp, limits};
+
+use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
+use crate::{Stream, StreamError};
+
+/// The streams of a server. Clones are the same streams.
+#[derive(Clone)]
+pub struct Streams {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) bus: Bus,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Options,
+}
+
+/// What an operator may set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of payload in one answer of a read.
+    pub read_chunk_bytes: usize,
+    /// Bytes of one append's body.
+    pub max_append_bytes: usize,
+    /// Live readers of one stream.
+    pub max_readers_per_stream: usize,
+    /// How long a long-poll waits at the tail.
+    pub long_poll_timeout: Duration,
+    /// How long one SSE answer lasts.
+    pub sse_duration: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            read_chunk_bytes: limits::READ_CHUNK_BYTES,
+            max_append_bytes: limits::APPEND_BYTES,
+            max_readers_per_stream: limits::READERS_PER_STREAM,
+            long_poll_timeout: limits::LONG_POLL_TIMEOUT,
+            sse_duration: limits::SSE_DURATION,
+        }
+    }
+}
+
+impl Streams {
+    /// Streams in the given store, which wakes readers on the given bus.
+    pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
+        Self { store, bus, clock, options }
+    }
+
+    /// What the operator set.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The clock by which streams expire.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The stream of that name, if it can be used. Does not renew it.
+    pub async fn describe(&self, key: &StreamKey) -> Result<Found, StreamError> {
+        let found = self.store.find(key).await?.ok_or(StreamError::NotFound)?;
+        match found.stream.usable(self.clock.now()) {
+            Usable::Yes => Ok(found),
+            Usable::Retired => Err(StreamError::Gone),
+            Usable::Expired => Err(StreamError::NotFound),
+        }
+    }
+
+    /// The change that keeps a used stream from expiring, when that is worth a commit. A stream may go early by
+    /// the grain at most: a second, or a tenth of its time to live if that is shorter.
+    pub(crate) fn renewal(&self, key: &StreamKey, stream: &Stream) -> Option<Change> {
+        const GRAIN_MAX: Duration = Duration::from_secs(1);
+        let Expiry::Idle(ttl) = stream.expiry else { return None };
+        let expires_at = self.clock.now() + ttl;
+        let gained = expires_at.since(stream.expires_at.unwrap_or_default());
+        let worth = gained > Duration::ZERO && gained >= GRAIN_MAX.min(ttl / 10);
+        worth.then(|| Change::Renew { key: key.clone(), log: stream.log, expires_at })
+    }
+}
+
+/// Whether a stream can be used at a moment.
+pub(crate) enum Usable {
+    Yes,
+    /// Deleted or expired, kept for its forks.
+    Retired,
+    /// Expired and not yet swept up.
+    Expired,
+}
+
+impl Stream {
+    pub(crate) fn usable(&self, now: Timestamp) -> Usable {
+        match self.life {
+            Life::Retired => Usable::Retired,
+            Life::Active if !self.is_expired(now) => Usable::Yes,
+            Life::Active if self.forks > 0 => Usable::Retired,
+            Life::Active => Usable::Expired,
+        }
+    }
+}

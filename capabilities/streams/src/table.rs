@@ -1,0 +1,339 @@
+//! What is stored of a stream beside its records, how it changes, and what a store must be able to answer.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{self, Commits, Memory, Status, StoreError};
+use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
+
+use crate::ContentType;
+
+/// What streams need of a store beside its logs.
+pub trait Store: Commits<Change> {
+    /// The stream under a key and the status of its log, at one moment.
+    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>>;
+
+    /// Keys of streams that are due to go: expired by the moment, earliest first, or deleted and without
+    /// forks. At most `limit` of them.
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
+}
+
+/// The name of a stream among all projects.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamKey {
+    /// Whose it is.
+    pub project: ProjectId,
+    /// Its name there.
+    pub id: StreamId,
+}
+
+impl fmt::Display for StreamKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.project, self.id)
+    }
+}
+
+/// A stream and its log.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The stream.
+    pub stream: Arc<Stream>,
+    /// Its log's status.
+    pub status: Status,
+}
+
+/// One life of one stream.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// Its log.
+    pub log: LogId,
+    /// What its records are. Never changes.
+    pub content_type: ContentType,
+    /// When it goes by itself, as its creator said. Never changes.
+    pub expiry: Expiry,
+    /// When that is, as of the last renewal.
+    pub expires_at: Option<Timestamp>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// What it continues, when it is a fork.
+    pub fork: Option<Arc<Fork>>,
+    /// How many living streams are forks of it.
+    pub forks: u32,
+    /// Whether it can still be used.
+    pub life: Life,
+}
+
+impl Stream {
+    /// Whether its time is over.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        self.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether it is only there for its forks.
+    fn is_unreferenced(&self) -> bool {
+        self.life == Life::Retired && self.forks == 0
+    }
+}
+
+/// When a stream goes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Never.
+    Never,
+    /// This long after it was last read or written.
+    Idle(Duration),
+    /// At a moment, whatever happens.
+    At(Timestamp),
+}
+
+impl Expiry {
+    /// When a stream goes that is used now.
+    pub fn from(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Never => None,
+            Self::Idle(ttl) => Some(now + ttl),
+            Self::At(at) => Some(at),
+        }
+    }
+}
+
+/// Whether a stream can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It can.
+    Active,
+    /// It was deleted or has expired, and is kept for its forks.
+    Retired,
+}
+
+/// How a stream continues another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// The stream it continues.
+    pub source: StreamKey,
+    /// That life of it.
+    pub source_log: LogId,
+    /// The offset that was asked for; none means the source's tail.
+    pub offset: Option<Position>,
+    /// The sub-offset that was asked for.
+    pub sub_offset: u64,
+    /// Where the inherited records are, oldest first, each stretch up to a position.
+    pub lineage: Vec<Segment>,
+}
+
+/// A stretch of records that a fork inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// From the start of this log
+    pub log: LogId,
+    /// up to and with this position.
+    pub through: Position,
+}
+
+/// What can happen to streams. Each names the life it means, so that it cannot hit a later stream of the
+/// same name.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A stream begins.
+    Create {
+        /// Its name.
+        key: StreamKey,
+        /// All that is known of it.
+        stream: Stream,
+    },
+    /// A stream was used and goes later.
+    Renew {
+        /// Its name.
+        key: StreamKey,
+        /// Its log.
+        log: LogId,
+        /// When it goes now.
+        expires_at: Timestamp,
+    },
+    /// A stream cannot be used any more, but is kept for its forks.
+    Retire {
+        /// Its name.
+        key: StreamKey,
+        /// Its log.
+        log: LogId,
+        /// Why.
+        cause: Cause,
+    },
+    /// A stream without forks ends.
+    Remove {
+        /// Its name.
+        key: StreamKey,
+        /// Its log.
+        log: LogId,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// Why a stream ends. Judged with the change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody asked for it.
+    Deleted,
+    /// Its time was over at this moment.
+    Expired(Timestamp),
+    /// It was retired and its last fork has gone.
+    Unreferenced,
+}
+
+/// Why the table refuses a change: it changed between looking and writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Declined {
+    /// There is a stream of that name.
+    #[error("the stream exists")]
+    Exists,
+    /// The source of a fork is not there any more.
+    #[error("the source is gone")]
+    SourceGone,
+    /// That life of the stream is over.
+    #[error("the stream is gone")]
+    NotThere,
+    /// Forks hold it.
+    #[error("the stream has forks")]
+    HasForks,
+    /// It was renewed, or its last fork is not gone.
+    #[error("the stream is not due")]
+    NotDue,
+}
+
+impl log::Change for Change {
+    type Refusal = Declined;
+}
+
+/// All streams, in memory.
+#[derive(Debug, Default)]
+pub struct Table {
+    streams: HashMap<StreamKey, Arc<Stream>>,
+    expiring: BTreeSet<(Timestamp, StreamKey)>,
+    unreferenced: BTreeSet<StreamKey>,
+}
+
+impl Table {
+    /// The stream under a key.
+    pub fn get(&self, key: &StreamKey) -> Option<&Arc<Stream>> {
+        self.streams.get(key)
+    }
+
+    /// See [`Store::due`].
+    pub fn due(&self, now: Timestamp, limit: usize) -> Vec<StreamKey> {
+        let expired = self.expiring.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key);
+        self.unreferenced.iter().chain(expired).take(limit).cloned().collect()
+    }
+
+    fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
+        self.streams.get(key).map(|stream| &**stream).filter(|stream| stream.log == log).ok_or(Declined::NotThere)
+    }
+
+    /// Puts what `change` makes of the stream in its place and keeps the indexes in step.
+    fn replace(&mut self, key: &StreamKey, change: impl FnOnce(&mut Stream)) {
+        let Some(mut stream) = self.take(key) else { return };
+        change(Arc::make_mut(&mut stream));
+        self.put(key.clone(), stream);
+    }
+
+    fn put(&mut self, key: StreamKey, stream: Arc<Stream>) {
+        if let Some(at) = stream.expires_at.filter(|_| stream.life == Life::Active) {
+            self.expiring.insert((at, key.clone()));
+        }
+        if stream.is_unreferenced() {
+            self.unreferenced.insert(key.clone());
+        }
+        self.streams.insert(key, stream);
+    }
+
+    fn take(&mut self, key: &StreamKey) -> Option<Arc<Stream>> {
+        let stream = self.streams.remove(key)?;
+        if let Some(at) = stream.expires_at {
+            self.expiring.remove(&(at, key.clone()));
+        }
+        self.unreferenced.remove(key);
+        Some(stream)
+    }
+}
+
+impl log::Tables for Table {
+    type Change = Change;
+
+    fn judge(&self, change: &Change) -> Result<(), Declined> {
+        match change {
+            Change::Create { key, stream } => {
+                if self.streams.contains_key(key) {
+                    return Err(Declined::Exists);
+                }
+                let Some(fork) = &stream.fork else { return Ok(()) };
+                match self.living(&fork.source, fork.source_log) {
+                    Ok(source) if source.life == Life::Active => Ok(()),
+                    _ => Err(Declined::SourceGone),
+                }
+            }
+            Change::Renew { key, log, .. } => match self.living(key, *log)?.life {
+                Life::Active => Ok(()),
+                Life::Retired => Err(Declined::NotThere),
+            },
+            Change::Retire { key, log, cause } => match self.living(key, *log)? {
+                stream if stream.life == Life::Retired => Err(Declined::NotThere),
+                stream => cause.judge(stream),
+            },
+            Change::Remove { key, log, cause } => match self.living(key, *log)? {
+                stream if stream.forks > 0 => Err(Declined::HasForks),
+                stream => cause.judge(stream),
+            },
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Create { key, stream } => {
+                if let Some(fork) = &stream.fork {
+                    self.replace(&fork.source, |source| source.forks += 1);
+                }
+                self.put(key, Arc::new(stream));
+            }
+            Change::Renew { key, expires_at, .. } => {
+                self.replace(&key, |stream| stream.expires_at = stream.expires_at.max(Some(expires_at)));
+            }
+            Change::Retire { key, .. } => self.replace(&key, |stream| stream.life = Life::Retired),
+            Change::Remove { key, .. } => {
+                let ended = self.take(&key);
+                if let Some(fork) = ended.as_ref().and_then(|stream| stream.fork.as_ref()) {
+                    self.replace(&fork.source, |source| source.forks -= 1);
+                }
+            }
+        }
+    }
+}
+
+impl Cause {
+    fn judge(self, stream: &Stream) -> Result<(), Declined> {
+        let holds = match self {
+            Self::Deleted => stream.life == Life::Active,
+            Self::Expired(now) => stream.life == Life::Active && stream.is_expired(now),
+            Self::Unreferenced => stream.is_unreferenced(),
+        };
+        if holds { Ok(()) } else { Err(Declined::NotDue) }
+    }
+}
+
+impl Store for Memory<Table> {
+    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
+        let found = self.look(|table, status| {
+            let stream = table.get(key)?.clone();
+            let status = status(stream.log).expect("a stream and its log live and die in one commit");
+            Some(Found { stream, status })
+        });
+        std::future::ready(Ok(found)).boxed()
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+    }
+}

@@ -1,0 +1,130 @@
+//! The command line.
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+use tidings_engine::WallClock;
+use tidings_server::{Server, ServerOptions};
+use tidings_streams::Options;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
+#[derive(Debug, Parser)]
+#[command(name = "tidings", version, about)]
+pub struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve.
+    Serve(Serve),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidings serve --dev\n  curl -X PUT http://127.0.0.1:4437/v1/stream/hello")]
+struct Serve {
+    /// Address and port to listen on.
+    #[arg(long, env = "TIDINGS_LISTEN", default_value = "127.0.0.1:4437")]
+    listen: SocketAddr,
+    /// Any project exists and no credentials are needed. Only on the loopback interface.
+    #[arg(long, env = "TIDINGS_DEV")]
+    dev: bool,
+}
+
+/// Why the command ends with an error. The message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// Nobody could be told apart from anybody else.
+    #[error(
+        "there are no projects and no keys yet, and without them nobody may do anything.\n\
+         Try it on this machine alone: tidings serve --dev"
+    )]
+    NoProjects,
+    /// Open to everybody on the network.
+    #[error("--dev lets everybody in, so it listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}")]
+    DevOnNetwork {
+        /// What was asked.
+        listen: SocketAddr,
+        /// Its port.
+        port: u16,
+    },
+    /// The address is taken or not ours.
+    #[error("cannot listen on {listen}: {error}")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The server ended by itself.
+    #[error("stopped: {0}")]
+    Stopped(#[from] io::Error),
+}
+
+impl Command {
+    /// Does what the command line says.
+    pub async fn run(self) -> Result<(), CommandError> {
+        match self.verb {
+            Verb::Serve(serve) => serve.run().await,
+        }
+    }
+}
+
+impl Serve {
+    async fn run(self) -> Result<(), CommandError> {
+        log_to_stderr();
+        let listen = self.listen;
+        if !self.dev {
+            return Err(CommandError::NoProjects);
+        }
+        if !listen.ip().is_loopback() {
+            return Err(CommandError::DevOnNetwork { listen, port: listen.port() });
+        }
+        let options = ServerOptions {
+            listen,
+            clock: Arc::new(WallClock),
+            seed: fastrand::u64(..),
+            streams: Options::default(),
+        };
+        let server = Server::start(options).await.map_err(|error| CommandError::Listen { listen, error })?;
+        greet(server.address());
+        wait_for_signal().await?;
+        tracing::info!("draining");
+        server.stop().await?;
+        Ok(())
+    }
+}
+
+fn greet(address: SocketAddr) {
+    println!(
+        "tidings {version} serves on http://{address}\n\
+         data: in memory, gone when this process ends\n\
+         try:\n\
+         \x20 curl -i -X PUT http://{address}/v1/stream/hello -H 'content-type: text/plain'\n\
+         \x20 curl -i -X POST http://{address}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'\n\
+         \x20 curl -N 'http://{address}/v1/stream/hello?offset=-1&live=sse'",
+        version = env!("CARGO_PKG_VERSION"),
+    );
+}
+
+async fn wait_for_signal() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// For people in a terminal, for programs elsewhere.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("TIDINGS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if io::stderr().is_terminal() { logs.init() } else { logs.json().init() }
+}

@@ -1,0 +1,5 @@
+//! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
+
+pub mod serve;
+
+pub use serve::{Server, ServerOptions};

@@ -1,0 +1,18 @@
+//! The `tidings` command.
+
+mod command;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match command::Command::parse().run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidings: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
