@@ -3,8 +3,8 @@
 
 use std::fmt::Display;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use serde_json::json;
 use tidings_engine::log::StoreError;
 use tidings_model::{InvalidId, InvalidProducer, Position};
@@ -19,13 +19,13 @@ pub struct ApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
-    headers: HeaderMap,
+    headers: Vec<(HeaderName, String)>,
 }
 
 impl ApiError {
     /// An error with a code for programs and a message for people.
     pub fn new(status: StatusCode, code: &'static str, message: impl Display) -> Self {
-        Self { status, code, message: message.to_string(), headers: HeaderMap::new() }
+        Self { status, code, message: message.to_string(), headers: Vec::new() }
     }
 
     /// The request itself is wrong.
@@ -40,8 +40,7 @@ impl ApiError {
     }
 
     fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
-        let value = HeaderValue::from_str(&value.to_string()).expect("numbers and offsets are header values");
-        self.headers.insert(name, value);
+        self.headers.push((name, value.to_string()));
         self
     }
 
@@ -53,7 +52,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = json!({ "error": { "code": self.code, "message": self.message } });
-        (self.status, self.headers, axum::Json(body)).into_response()
+        (self.status, AppendHeaders(self.headers), axum::Json(body)).into_response()
     }
 }
 
@@ -86,6 +85,7 @@ impl From<StreamError> for ApiError {
             }
             StreamError::SourceNotFound => Self::new(S::NOT_FOUND, "source_not_found", error),
             StreamError::SourceGone => Self::new(S::CONFLICT, "source_gone", error),
+            StreamError::SourceForeign => Self::new(S::FORBIDDEN, "source_foreign", error),
             StreamError::ForkBeyondTail => Self::bad_request("fork_beyond_tail", error),
             StreamError::SubOffsetBeyondAppend => Self::bad_request("sub_offset_beyond_append", error),
             StreamError::ForkTooDeep => Self::bad_request("fork_too_deep", error),
@@ -94,10 +94,10 @@ impl From<StreamError> for ApiError {
                 .with_next(tail),
             StreamError::TooManyReaders => Self::new(S::SERVICE_UNAVAILABLE, "too_many_readers", error),
             StreamError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
-            StreamError::Store(StoreError::NoSpace) => {
-                Self::new(S::INSUFFICIENT_STORAGE, "no_space", error)
+            StreamError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => {
+                Self::internal(error)
             }
-            StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => Self::internal(error),
         }
     }
 }

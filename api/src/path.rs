@@ -25,7 +25,8 @@ impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
 
 /// The stream that a path in a header names, as `Stream-Forked-From` does.
 pub fn stream_at(path: &str) -> Result<StreamKey, ApiError> {
-    let invalid = || ApiError::bad_request("invalid_source", "Stream-Forked-From must be the path of a stream");
+    let invalid =
+        || ApiError::bad_request("invalid_source", "Stream-Forked-From must be the path of a stream");
     let rest = path.strip_prefix("/v1/").ok_or_else(invalid)?;
     let (project, id) = match rest.strip_prefix("stream/") {
         Some(id) => (None, id),
@@ -56,7 +57,8 @@ mod tests {
         assert_eq!(name("/v1/stream/a/b"), "_default/a/b");
         assert_eq!(name("/v1/app/stream/a%20b"), "app/a b");
         assert_eq!(name("/v1/stream/stream/x"), "_default/stream/x");
-        for bad in ["", "a", "/v1/", "/v1/stream/", "/v1/app/streams/x", "/v1/a b/stream/x", "/v1/stream/%ff"] {
+        for bad in ["", "a", "/v1/", "/v1/stream/", "/v1/app/streams/x", "/v1/a b/stream/x", "/v1/stream/%ff"]
+        {
             assert!(stream_at(bad).is_err(), "{bad:?}");
         }
     }

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use futures_util::stream;
 use tidings_model::Producer;
-use tidings_streams::{Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey};
+use tidings_streams::{
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey,
+};
 
 use crate::Api;
 use crate::error::ApiError;
@@ -19,6 +21,9 @@ use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{cursor, header as names, offset, payload, request};
+
+/// In paths `session:{id}` is another name of a session's stream, so no stream can be created under it.
+const SESSION_PREFIX: &str = "session:";
 
 /// What can be done with a stream.
 pub fn methods() -> MethodRouter<Api> {
@@ -30,6 +35,11 @@ async fn create(
     StreamPath(stream): StreamPath,
     request: Request,
 ) -> Result<Response, ApiError> {
+    if stream.id.as_str().starts_with(SESSION_PREFIX) {
+        let message =
+            "ids that begin with `session:` name the streams of sessions, which `subscribe` creates";
+        return Err(ApiError::bad_request("reserved_id", message));
+    }
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::create(&parts.headers, body)?;
@@ -72,7 +82,10 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
         Expiry::At(at) => {
             let at = jiff::Timestamp::from_millisecond(i64::try_from(at.as_millis()).unwrap_or(i64::MAX));
             let text = at.unwrap_or(jiff::Timestamp::MAX).to_string();
-            headers.insert(names::STREAM_EXPIRES_AT, HeaderValue::from_str(&text).expect("a time is plain text"));
+            headers.insert(
+                names::STREAM_EXPIRES_AT,
+                HeaderValue::from_str(&text).expect("a time is plain text"),
+            );
         }
     }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -108,7 +121,9 @@ async fn catch_up(
     let mut headers = chunk_headers(reader.stream(), &chunk);
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        return Ok((headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response());
+        return Ok(
+            (headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response()
+        );
     }
     let etag = etag(reader.stream(), &chunk);
     // What lies before the tail never changes. At the tail of an open stream a cache must ask each time.
@@ -264,7 +279,10 @@ fn etag(stream: &Stream, chunk: &Chunk) -> HeaderValue {
 
 fn names_etag(asked: &HeaderValue, etag: &HeaderValue) -> bool {
     let Ok(asked) = asked.to_str() else { return false };
-    asked.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == "*" || one.as_bytes() == etag)
+    asked
+        .split(',')
+        .map(|one| one.trim().trim_start_matches("W/"))
+        .any(|one| one == "*" || one.as_bytes() == etag)
 }
 
 fn location(headers: &HeaderMap, uri: &Uri) -> Result<HeaderValue, ApiError> {
@@ -273,4 +291,3 @@ fn location(headers: &HeaderMap, uri: &Uri) -> Result<HeaderValue, ApiError> {
     HeaderValue::from_str(&format!("http://{host}{}", uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
 }
-

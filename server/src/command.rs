@@ -26,7 +26,9 @@ enum Verb {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  tidings serve --dev\n  curl -X PUT http://127.0.0.1:4437/v1/stream/hello")]
+#[command(
+    after_help = "Example:\n  tidings serve --dev\n  curl -X PUT http://127.0.0.1:4437/v1/stream/hello"
+)]
 struct Serve {
     /// Address and port to listen on.
     #[arg(long, env = "TIDINGS_LISTEN", default_value = "127.0.0.1:4437")]
@@ -46,7 +48,9 @@ pub enum CommandError {
     )]
     NoProjects,
     /// Open to everybody on the network.
-    #[error("--dev lets everybody in, so it listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}")]
+    #[error(
+        "--dev lets everybody in, so it listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}"
+    )]
     DevOnNetwork {
         /// What was asked.
         listen: SocketAddr,

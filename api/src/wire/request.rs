@@ -33,7 +33,8 @@ pub fn append(headers: &HeaderMap, body: Bytes) -> Result<AppendRequest, ApiErro
         Content::Nothing
     } else {
         let text = names::text(headers, &header::CONTENT_TYPE)?;
-        let missing = || ApiError::bad_request("content_type_required", "an append needs a valid Content-Type");
+        let missing =
+            || ApiError::bad_request("content_type_required", "an append needs a valid Content-Type");
         Content::Content(text.and_then(ContentType::parse).ok_or_else(missing)?, body)
     };
     let conditions = Conditions { producer: producer(headers)?, order: order(headers)?, tail: None };
@@ -97,9 +98,10 @@ fn expiry(headers: &HeaderMap) -> Result<Option<Expiry>, ApiError> {
                 Err(ApiError::bad_request("invalid_expires_at", message))
             }
         },
-        (Some(_), Some(_)) => {
-            Err(ApiError::bad_request("invalid_expiry", "Stream-TTL and Stream-Expires-At exclude each other"))
-        }
+        (Some(_), Some(_)) => Err(ApiError::bad_request(
+            "invalid_expiry",
+            "Stream-TTL and Stream-Expires-At exclude each other",
+        )),
     }
 }
 

@@ -89,7 +89,9 @@ mod tests {
     use super::*;
 
     fn json(body: &str) -> Result<Vec<Bytes>, StreamError> {
-        ContentType::parse("application/json").expect("valid").messages(Bytes::copy_from_slice(body.as_bytes()))
+        ContentType::parse("application/json")
+            .expect("valid")
+            .messages(Bytes::copy_from_slice(body.as_bytes()))
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub enum Created {
 impl Streams {
     /// Creates a stream, or finds that it is there with the same configuration.
     pub async fn create(&self, key: &StreamKey, request: &CreateRequest) -> Result<Created, StreamError> {
+        if request.fork.as_ref().is_some_and(|fork| fork.source.project != key.project) {
+            return Err(StreamError::SourceForeign);
+        }
         for _ in 0..ATTEMPTS {
             if let Some(found) = self.store.find(key).await? {
                 match found.stream.usable(self.clock.now()) {
@@ -70,7 +73,11 @@ impl Streams {
     }
 
     /// Creates a stream under a name that was free; `None` when it, or the source, no longer is as it was.
-    async fn try_create(&self, key: &StreamKey, request: &CreateRequest) -> Result<Option<Found>, StreamError> {
+    async fn try_create(
+        &self,
+        key: &StreamKey,
+        request: &CreateRequest,
+    ) -> Result<Option<Found>, StreamError> {
         let inherited = match &request.fork {
             Some(fork) => self.inherit(fork, request.content_type.as_ref()).await?,
             None => Inherited::nothing(request.content_type.clone()),
@@ -244,7 +251,9 @@ fn same_fork(asked: Option<&ForkRequest>, known: Option<&Fork>) -> bool {
     match (asked, known) {
         (None, None) => true,
         (Some(asked), Some(known)) => {
-            asked.source == known.source && asked.offset == known.offset && asked.sub_offset == known.sub_offset
+            asked.source == known.source
+                && asked.offset == known.offset
+                && asked.sub_offset == known.sub_offset
         }
         _ => false,
     }

@@ -77,6 +77,9 @@ pub enum StreamError {
     /// The source of a fork was deleted.
     #[error("the source stream was deleted")]
     SourceGone,
+    /// The source of a fork belongs to another project.
+    #[error("a stream can be forked only within its project")]
+    SourceForeign,
     /// A fork's offset lies behind the source's tail.
     #[error("the fork offset lies beyond the tail of the source")]
     ForkBeyondTail,

@@ -17,7 +17,7 @@ pub mod read;
 mod streams;
 pub mod table;
 
-pub use append::{Appended, AppendRequest, Body, Freshness};
+pub use append::{AppendRequest, Appended, Body, Freshness};
 pub use content::ContentType;
 pub use create::{CreateRequest, Created, ForkRequest};
 pub use delete::Swept;

@@ -230,7 +230,11 @@ impl Table {
     }
 
     fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
-        self.streams.get(key).map(|stream| &**stream).filter(|stream| stream.log == log).ok_or(Declined::NotThere)
+        self.streams
+            .get(key)
+            .map(|stream| &**stream)
+            .filter(|stream| stream.log == log)
+            .ok_or(Declined::NotThere)
     }
 
     /// Puts what `change` makes of the stream in its place and keeps the indexes in step.

@@ -273,7 +273,8 @@ impl Plan {
 
     fn create<T>(&mut self, content: &Content<T>, log: LogId, tail: Position) -> Result<Outcome, Refusal> {
         let known = content.logs.contains_key(&log) || content.ended.contains(&log);
-        if known || self.ended.contains(&log) || self.states.insert(log, LogState::beginning(tail)).is_some() {
+        if known || self.ended.contains(&log) || self.states.insert(log, LogState::beginning(tail)).is_some()
+        {
             return Err(Refusal::LogExists(log));
         }
         Ok(Outcome::Done)

@@ -1,0 +1,30 @@
+# Everything that is done with the tree. `make run` and `make test` need a Rust toolchain, make and, for what is
+# not installed yet, root on Debian.
+
+CARGO ?= cargo
+TEST_LOG := target/test.log
+
+.PHONY: run test test-all fmt lint test-tools
+
+run:
+	$(CARGO) run --release --package tidings -- serve --dev
+
+# The log is kept so that the coverage pages can be checked against the tests that really ran.
+test: test-tools lint
+	mkdir -p target
+	bash -o pipefail -c '. scripts/node-env && $(CARGO) test --workspace --no-fail-fast 2>&1 | tee $(TEST_LOG)'
+	$(CARGO) run --quiet --package tidings-testing --bin coverage -- $(TEST_LOG) docs/coverage
+
+# What takes too long for every change: many more seeds of the randomised tests.
+test-all: test
+	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+test-tools:
+	scripts/install-test-tools

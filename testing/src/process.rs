@@ -1,0 +1,101 @@
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// The real server in a process of its own. Killed when dropped.
+pub struct Process {
+    arguments: Vec<String>,
+    child: Child,
+    /// Kept open: a server whose output nobody reads must not stop.
+    output: BufReader<ChildStdout>,
+    address: String,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Exit {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts `tidings serve --dev` on a free port with further arguments, and waits until it serves.
+    pub async fn serve(arguments: &[&str]) -> Self {
+        let mut all =
+            vec!["serve".to_owned(), "--dev".to_owned(), "--listen".to_owned(), "127.0.0.1:0".to_owned()];
+        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        Self::start(all).await
+    }
+
+    async fn start(arguments: Vec<String>) -> Self {
+        let mut child = Command::new(binary())
+            .args(&arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary starts");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).await.expect("readable");
+        let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = address.trim().to_owned();
+        Self { arguments, child, output, address }
+    }
+
+    /// The server's address and a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Kills it at once, as a crash would.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("it was running");
+    }
+
+    /// Starts it again, on another port, with the same arguments.
+    pub async fn restart(mut self) -> Self {
+        self.child.kill().await.expect("it ends");
+        Self::start(self.arguments).await
+    }
+
+    /// Asks it to stop, and waits for its end.
+    pub async fn terminate(mut self) -> ExitStatus {
+        let id = self.child.id().expect("it is running").to_string();
+        let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there");
+        assert!(sent.success());
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).await.expect("readable");
+        self.child.wait().await.expect("it ends")
+    }
+
+    /// Runs the binary to its end.
+    pub async fn run(arguments: &[&str]) -> Exit {
+        let output = Command::new(binary()).args(arguments).output().await.expect("the binary starts");
+        let text = |bytes| String::from_utf8(bytes).expect("the binary prints text");
+        Exit { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+/// The `tidings` binary of the same build as the test, built if need be.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test has a path");
+        let target = test.ancestors().nth(2).expect("a test lies in target/<profile>/deps").to_owned();
+        let mut build = std::process::Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "tidings", "--bin", "tidings"]);
+        if target.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo is there").success(), "the binary builds");
+        target.join("tidings")
+    })
+}

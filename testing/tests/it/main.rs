@@ -1,0 +1,10 @@
+//! What a user of the server sees, a file per promise.
+
+mod client;
+mod command_line;
+mod conformance;
+mod limits;
+mod live;
+mod names;
+mod streams;
+mod tour;
