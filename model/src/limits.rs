@@ -24,6 +24,9 @@ pub const CONTENT_TYPE_BYTES: usize = 256;
 pub const APPEND_BYTES: usize = 8 * 1024 * 1024;
 /// Messages of one append: an array of a stream in JSON mode has one for each element.
 pub const MESSAGES_PER_APPEND: usize = 100_000;
+/// Logs that one reference of a commit may put records into. A larger fan-out is made in chunks, each with the
+/// fan-out's cursor moved in the same commit.
+pub const TARGETS_PER_COMMIT: usize = 4096;
 /// Bytes of payload in one answer of a read. A single larger record is still returned whole.
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
 /// Records in one answer of a read.

@@ -14,8 +14,8 @@
 //!    that record and its log.
 //! 7. **Whoever listens is woken**, after a commit is visible, for each log that it touched.
 //!
-//! Read [`commit`] (what can be asked), [`state`] (how a log judges an append; pure), [`store`] (the traits),
-//! then [`memory`], the implementation that tests run on. `contract` is the suite every store runs.
+//! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is judged; pure), [`store`] (the traits), then
+//! [`memory`], the implementation that tests run on. `contract` is the suite every store runs.
 //!
 //! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
 
@@ -23,6 +23,7 @@ pub mod commit;
 #[cfg(feature = "contract-suite")]
 pub mod contract;
 pub mod memory;
+pub mod plan;
 pub mod record;
 pub mod state;
 pub mod store;

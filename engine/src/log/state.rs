@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, limits};
 
-use super::{Append, Appended, Positions, Status, Then};
+use super::{Append, Appended, Conditions, Positions, Status, Then};
 
 /// Why a log refuses an operation. Where the answer rests on the log's state, it is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,13 +135,24 @@ impl LogState {
     }
 
     /// Applies an append that was judged good.
-    pub fn apply(&mut self, append: &Append, judged: &Judged, now: Timestamp) -> Appended {
-        self.advance(judged.positions.last().copied().unwrap_or(self.tail));
-        if append.conditions != super::Conditions::default() {
-            self.remember(append, now);
+    pub fn apply(&mut self, append: &Append, positions: &[Position], now: Timestamp) -> Appended {
+        self.tail = positions.last().copied().unwrap_or(self.tail);
+        self.remember(&append.conditions, append.then, now);
+        Appended { first: positions.first().copied().unwrap_or(self.tail), last: self.tail }
+    }
+
+    /// Judges and applies references to so many records.
+    pub fn refer(&mut self, commit: CommitNumber, count: usize) -> Result<(), Refusal> {
+        if count == 0 {
+            return Ok(());
         }
-        self.closed |= append.then == Then::Close;
-        Appended { first: judged.positions.first().copied().unwrap_or(self.tail), last: self.tail }
+        let first = self.next_position(commit);
+        if first <= self.tail {
+            return Err(Refusal::PositionNotAbove { tail: self.tail });
+        }
+        let (commit, index) = first.parts();
+        self.tail = Position::in_commit(commit, index + count as u64 - 1);
+        Ok(())
     }
 
     /// Where the next record would lie that this commit puts into the log.
@@ -149,12 +160,6 @@ impl LogState {
         let (last_commit, last_index) = self.tail.parts();
         let index = if last_commit == commit { last_index + 1 } else { 0 };
         Position::in_commit(commit, index)
-    }
-
-    /// Moves the tail over a record that was put at the position.
-    pub fn advance(&mut self, position: Position) {
-        debug_assert!(position >= self.tail, "the tail never sinks");
-        self.tail = position;
     }
 
     /// Raises the floor, at most to the tail; a lower one changes nothing.
@@ -218,9 +223,14 @@ impl LogState {
         Ok(positions)
     }
 
-    fn remember(&mut self, append: &Append, now: Timestamp) {
+    /// Keeps in mind what an append was stamped with, and whether it closed the log.
+    pub fn remember(&mut self, conditions: &Conditions, then: Then, now: Timestamp) {
+        self.closed |= then == Then::Close;
+        if conditions.producer.is_none() && conditions.order.is_none() {
+            return;
+        }
         let memory = self.memory.get_or_insert_default();
-        if let Some(producer) = &append.conditions.producer {
+        if let Some(producer) = &conditions.producer {
             if memory.producers.len() >= limits::PRODUCERS_PER_LOG
                 && !memory.producers.contains_key(&producer.id)
             {
@@ -228,11 +238,11 @@ impl LogState {
             }
             let seen = Seen { epoch: producer.epoch, sequence: producer.sequence, at: now };
             memory.producers.insert(producer.id.clone(), seen);
-            if append.then == Then::Close {
+            if then == Then::Close {
                 memory.closed_by = Some(producer.clone());
             }
         }
-        if let Some(order) = &append.conditions.order {
+        if let Some(order) = &conditions.order {
             memory.order = Some(order.clone());
         }
     }
@@ -278,7 +288,7 @@ mod tests {
     fn make(state: &mut LogState, append: &Append, now: Timestamp) -> Result<Appended, Refusal> {
         let commit = state.tail.parts().0.next();
         let judged = state.judge(append, commit, now)?;
-        Ok(state.apply(append, &judged, now))
+        Ok(state.apply(append, &judged.positions, now))
     }
 
     #[test]
@@ -304,7 +314,7 @@ mod tests {
         for expected in [0, 2] {
             let judged = state.judge(&append, commit, NOW).expect("good");
             assert_eq!(judged.positions[0], Position::in_commit(commit, expected));
-            state.apply(&append, &judged, NOW);
+            state.apply(&append, &judged.positions, NOW);
         }
     }
 }

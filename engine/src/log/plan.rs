@@ -1,0 +1,281 @@
+//! From what a commit asks to what it does. Pure: every store judges alike, and replays what was judged.
+//!
+//! [`Plan::judge`] takes the operations of a commit in order, each against the logs as those before it leave
+//! them, and gives the [`Effect`]s: what will be, with positions given and refusals sorted out. A store makes the
+//! effects durable and then [applies](Effect) them; after a crash it applies them again from its files.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidings_model::{CommitNumber, LogId, Position, Timestamp, limits};
+
+use super::{
+    Append, Appended, Boundary, Judged, LogState, Of, Operation, Origin, Outcome, Record, Refer, Referred,
+    Refusal,
+};
+
+/// A record without its position: one for all logs that refer to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The commit that put it there.
+    pub commit: CommitNumber,
+    /// When that was.
+    pub at: Timestamp,
+    /// Its bytes.
+    pub payload: Bytes,
+    /// The record it refers to, when it is a reference.
+    pub origin: Option<Origin>,
+    /// Where it stands in its append.
+    pub boundary: Boundary,
+}
+
+impl Stored {
+    /// The record at a position.
+    pub fn at(&self, position: Position) -> Record {
+        let Self { commit, at, payload, origin, boundary } = self.clone();
+        Record { position, commit, at, payload, origin, boundary }
+    }
+}
+
+/// Something that a commit does to logs, judged good. Applying it cannot fail.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// A log begins.
+    Created {
+        /// Its number.
+        log: LogId,
+        /// The tail it begins with.
+        tail: Position,
+    },
+    /// Records are appended, the log is closed, or both. The expected tail does not matter any more.
+    Appended {
+        /// What was asked.
+        append: Append,
+        /// Where its records lie.
+        positions: Vec<Position>,
+    },
+    /// References are appended to logs, at the next position that each has.
+    Referred {
+        /// What each target gets, in order.
+        sources: Vec<Arc<Stored>>,
+        /// The logs that get it, in ascending order.
+        targets: Vec<LogId>,
+    },
+    /// Records are let go.
+    Trimmed {
+        /// Of this log.
+        log: LogId,
+        /// Up to and with this.
+        floor: Position,
+    },
+    /// A log ends.
+    Ended {
+        /// Its number.
+        log: LogId,
+    },
+}
+
+/// The records of an append, each with its position.
+pub fn records<'a>(
+    append: &'a Append,
+    positions: &'a [Position],
+    commit: CommitNumber,
+    at: Timestamp,
+) -> impl Iterator<Item = (Position, Stored)> + 'a {
+    positions.iter().zip(&append.payloads).enumerate().map(move |(n, (&position, payload))| {
+        let boundary = if n + 1 == positions.len() { Boundary::Last } else { Boundary::Inside };
+        (position, Stored { commit, at, payload: payload.clone(), origin: None, boundary })
+    })
+}
+
+/// The logs as a commit finds them.
+pub trait View {
+    /// What is known of a log.
+    fn log(&self, log: LogId) -> Known<'_>;
+
+    /// Records of a log that is there: what the operation at this place among the commit's refers to.
+    fn stored(&self, operation: usize, of: &Of) -> Result<Vec<Record>, Refusal>;
+}
+
+/// What is known of a log.
+#[derive(Clone, Copy, Debug)]
+pub enum Known<'a> {
+    /// Nothing: its number is free.
+    Nothing,
+    /// It has ended.
+    Ended,
+    /// It is there.
+    Live(&'a LogState),
+}
+
+/// What a commit will do.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In order.
+    pub effects: Vec<Effect>,
+    /// What came of each operation.
+    pub outcomes: Vec<Outcome>,
+    /// The logs that it touches, as it leaves them; none for one that ends.
+    pub logs: HashMap<LogId, Option<LogState>, LogHash>,
+}
+
+impl Plan {
+    /// Judges the operations of a commit.
+    pub fn judge(
+        view: &impl View,
+        operations: Vec<Operation>,
+        number: CommitNumber,
+        now: Timestamp,
+    ) -> Result<Self, Refusal> {
+        let mut judging = Judging { view, number, now, plan: Self::default(), made: Vec::new() };
+        for (place, operation) in operations.into_iter().enumerate() {
+            let (outcome, effect) = judging.operation(place, operation)?;
+            judging.made.push(match effect {
+                Effect::Appended { .. } => Some(judging.plan.effects.len()),
+                _ => None,
+            });
+            judging.plan.outcomes.push(outcome);
+            judging.plan.effects.push(effect);
+        }
+        Ok(judging.plan)
+    }
+}
+
+struct Judging<'a, V> {
+    view: &'a V,
+    number: CommitNumber,
+    now: Timestamp,
+    plan: Plan,
+    /// For each operation so far, which effect appends records.
+    made: Vec<Option<usize>>,
+}
+
+impl<V: View> Judging<'_, V> {
+    fn operation(&mut self, place: usize, operation: Operation) -> Result<(Outcome, Effect), Refusal> {
+        match operation {
+            Operation::Create { log, tail } => {
+                if self.plan.logs.contains_key(&log) || !matches!(self.view.log(log), Known::Nothing) {
+                    return Err(Refusal::LogExists(log));
+                }
+                self.plan.logs.insert(log, Some(LogState::beginning(tail)));
+                Ok((Outcome::Done, Effect::Created { log, tail }))
+            }
+            Operation::Append(append) => self.append(append),
+            Operation::Refer(refer) => self.refer(place, &refer),
+            Operation::Trim { log, floor } => {
+                self.state(log)?.trim(floor);
+                Ok((Outcome::Done, Effect::Trimmed { log, floor }))
+            }
+            Operation::Delete(log) => {
+                self.state(log)?;
+                self.plan.logs.insert(log, None);
+                Ok((Outcome::Done, Effect::Ended { log }))
+            }
+        }
+    }
+
+    /// The state of a log as this commit has left it so far.
+    fn state(&mut self, log: LogId) -> Result<&mut LogState, Refusal> {
+        use std::collections::hash_map::Entry;
+        let place = match self.plan.logs.entry(log) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => match self.view.log(log) {
+                Known::Live(state) => place.insert(Some(state.clone())),
+                Known::Nothing | Known::Ended => return Err(Refusal::NoSuchLog(log)),
+            },
+        };
+        place.as_mut().ok_or(Refusal::NoSuchLog(log))
+    }
+
+    fn append(&mut self, append: Append) -> Result<(Outcome, Effect), Refusal> {
+        let (number, now) = (self.number, self.now);
+        let state = self.state(append.log)?;
+        let Judged { positions } = state.judge(&append, number, now)?;
+        let appended: Appended = state.apply(&append, &positions, now);
+        Ok((Outcome::Appended(appended), Effect::Appended { append, positions }))
+    }
+
+    fn refer(&mut self, place: usize, refer: &Refer) -> Result<(Outcome, Effect), Refusal> {
+        if refer.into.len() > limits::TARGETS_PER_COMMIT {
+            return Err(Refusal::Malformed("a reference to more targets than one commit may have"));
+        }
+        let sources = self.sources(place, &refer.of)?;
+        let mut wanted: Vec<LogId> = refer.into.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut referred = Referred::default();
+        let mut targets = Vec::with_capacity(wanted.len());
+        for target in wanted {
+            let number = self.number;
+            match self.state(target) {
+                Err(_) => referred.missing.push(target),
+                Ok(state) if state.status().closed => referred.closed.push(target),
+                Ok(state) => {
+                    state.refer(number, sources.len())?;
+                    targets.push(target);
+                }
+            }
+        }
+        Ok((Outcome::Referred(referred), Effect::Referred { sources, targets }))
+    }
+
+    /// The records to refer to, as they will stand in each target.
+    fn sources(&mut self, place: usize, of: &Of) -> Result<Vec<Arc<Stored>>, Refusal> {
+        let (commit, at) = (self.number, self.now);
+        let reference = |log: LogId, position: Position, source: Stored| {
+            // A reference to a reference leads to the record itself.
+            let origin = Some(source.origin.unwrap_or(Origin { log, position }));
+            Arc::new(Stored { commit, at, origin, ..source })
+        };
+        match of {
+            Of::Append(operation) => {
+                let made = self.made.get(*operation).copied().flatten();
+                let Some(Effect::Appended { append, positions }) = made.map(|made| &self.plan.effects[made])
+                else {
+                    return Err(Refusal::Malformed("a reference to an earlier append"));
+                };
+                let made = records(append, positions, commit, at);
+                Ok(made.map(|(position, stored)| reference(append.log, position, stored)).collect())
+            }
+            Of::Stored { log, .. } => {
+                self.state(*log)?;
+                let stored = self.view.stored(place, of)?;
+                Ok(stored.into_iter().map(|record| reference(*log, record.position, record.into())).collect())
+            }
+        }
+    }
+}
+
+impl From<Record> for Stored {
+    fn from(record: Record) -> Self {
+        let Record { commit, at, payload, origin, boundary, .. } = record;
+        Self { commit, at, payload, origin, boundary }
+    }
+}
+
+/// Hashes log numbers. They count up and come from the store itself, so spreading them is enough.
+pub type LogHash = BuildHasherDefault<LogHasher>;
+
+/// See [`LogHash`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogHasher(u64);
+
+impl Hasher for LogHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte) ^ self.0);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing; the table takes its buckets from the low bits and its tags from the high ones.
+        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}
