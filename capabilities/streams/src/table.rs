@@ -223,6 +223,11 @@ impl Table {
         self.streams.get(key)
     }
 
+    /// All streams.
+    pub fn iter(&self) -> impl Iterator<Item = (&StreamKey, &Arc<Stream>)> {
+        self.streams.iter()
+    }
+
     /// See [`Store::due`].
     pub fn due(&self, now: Timestamp, limit: usize) -> Vec<StreamKey> {
         let expired = self.expiring.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key);

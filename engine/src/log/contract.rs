@@ -86,6 +86,11 @@ impl Notes {
     pub fn get(&self, key: &str) -> Option<&String> {
         self.0.get(key)
     }
+
+    /// All texts.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.0.iter()
+    }
 }
 
 /// Writes a text where there is none yet.

@@ -33,5 +33,5 @@ pub use commit::{
 };
 pub use memory::Memory;
 pub use record::{Boundary, Origin, Page, Record, Span, Status};
-pub use state::{Judged, LogState, Refusal};
+pub use state::{Judged, LogParts, LogState, Refusal};
 pub use store::{Change, CommitError, Commits, Logs, ReadError, StoreError, Tables};

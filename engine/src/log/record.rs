@@ -21,7 +21,7 @@ pub struct Record {
 }
 
 /// The record a reference refers to. It may be gone from there by now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Its log.
     pub log: LogId,

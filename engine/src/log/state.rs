@@ -95,6 +95,48 @@ struct Seen {
     at: Timestamp,
 }
 
+/// All that a log knows of itself, to be written down and read back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogParts {
+    /// The log as readers see it.
+    pub status: Status,
+    /// The last stamp of each producer, and when it came.
+    pub producers: Vec<(Producer, Timestamp)>,
+    /// The last order text.
+    pub order: Option<Box<str>>,
+    /// Who closed it.
+    pub closed_by: Option<Producer>,
+}
+
+impl From<LogParts> for LogState {
+    fn from(parts: LogParts) -> Self {
+        let LogParts { status: Status { tail, floor, closed }, producers, order, closed_by } = parts;
+        let bare = producers.is_empty() && order.is_none() && closed_by.is_none();
+        let memory = (!bare).then(|| {
+            let seen =
+                |producer: &Producer, at| Seen { epoch: producer.epoch, sequence: producer.sequence, at };
+            let producers = producers.into_iter().map(|(p, at)| (p.id.clone(), seen(&p, at))).collect();
+            Box::new(Memory { producers, order, closed_by })
+        });
+        Self { tail, floor, closed, memory }
+    }
+}
+
+impl From<&LogState> for LogParts {
+    fn from(state: &LogState) -> Self {
+        let Some(memory) = &state.memory else { return Self { status: state.status(), ..Self::default() } };
+        let stamp = |(id, seen): (&ProducerId, &Seen)| {
+            (Producer { id: id.clone(), epoch: seen.epoch, sequence: seen.sequence }, seen.at)
+        };
+        Self {
+            status: state.status(),
+            producers: memory.producers.iter().map(stamp).collect(),
+            order: memory.order.clone(),
+            closed_by: memory.closed_by.clone(),
+        }
+    }
+}
+
 /// An append that may be made, with the positions its records get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
@@ -153,6 +195,11 @@ impl LogState {
         let (commit, index) = first.parts();
         self.tail = Position::in_commit(commit, index + count as u64 - 1);
         Ok(())
+    }
+
+    /// Moves the tail, when a log is put together from files. A lower one changes nothing.
+    pub fn extend(&mut self, tail: Position) {
+        self.tail = self.tail.max(tail);
     }
 
     /// Where the next record would lie that this commit puts into the log.

@@ -1,0 +1,360 @@
+//! How a store is found again: the manifest, and what was known of logs and tables when segments were written.
+//!
+//! A checkpoint is a *base* and the *deltas* since. A delta has what one generation changed; when the deltas outgrow the
+//! base, both are melted into a new base. The *manifest* names all files that count, and up to which commit they
+//! go; it is replaced as a whole. What came after it is in the write-ahead log.
+
+use std::io;
+
+use bytes::Bytes;
+use tidings_engine::log::{Append, Conditions, LogParts, LogState, Status, Then};
+use tidings_model::{CommitNumber, LogId, Position, Timestamp};
+
+use crate::codec::{Garbled, Put, Take, checksum};
+use crate::disk::Disk;
+use crate::error::{InFile, OpenError};
+use crate::state::{Generation, Slot, State};
+use crate::tables::{Numbers, StoredTables};
+
+/// Folder of bases and deltas.
+pub const FOLDER: &str = "checkpoint";
+/// Name of the manifest.
+pub const MANIFEST: &str = "MANIFEST";
+const MANIFEST_NEW: &str = "MANIFEST.new";
+
+const MAGIC: &[u8; 8] = b"tidingsM";
+const VERSION: u32 = 1;
+
+const CREATED: u8 = 1;
+const STAMPED: u8 = 2;
+const TRIMMED: u8 = 3;
+const ENDED: u8 = 4;
+const CHANGED: u8 = 5;
+
+/// Which files make up a store, and how far they go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// The era of the store.
+    pub era: u16,
+    /// Whether the files are a copy: then the era is raised when they are opened.
+    pub copied: bool,
+    /// The last commit that the files have.
+    pub applied: CommitNumber,
+    /// Checksum of that commit's frame.
+    pub chain: u32,
+    /// Number of the base, if there is one.
+    pub base: Option<u64>,
+    /// Numbers of the deltas, in order.
+    pub deltas: Vec<u64>,
+    /// Numbers of the segments, oldest first.
+    pub segments: Vec<u64>,
+    /// The next number for a file.
+    pub next_file: u64,
+}
+
+/// The name of a base or delta.
+pub fn file_name(id: u64) -> String {
+    format!("{FOLDER}/{id:016x}")
+}
+
+impl Manifest {
+    /// Reads it; none when there is none.
+    pub fn load(disk: &dyn Disk) -> Result<Option<Self>, OpenError> {
+        if !disk.list("").in_file("the data folder")?.iter().any(|name| name == MANIFEST) {
+            return Ok(None);
+        }
+        Self::read(unwrap_file(MANIFEST, load(disk, MANIFEST)?)?).in_file(MANIFEST).map(Some)
+    }
+
+    /// Puts it in the place of the one before, durably.
+    pub fn store(&self, disk: &dyn Disk) -> io::Result<()> {
+        if disk.list("")?.iter().any(|name| name == MANIFEST_NEW) {
+            disk.remove(MANIFEST_NEW)?;
+        }
+        save(disk, MANIFEST_NEW, wrap_file(&self.write()))?;
+        disk.rename(MANIFEST_NEW, MANIFEST)?;
+        disk.sync_folder("")
+    }
+
+    /// A number for a new file.
+    pub fn new_file(&mut self) -> u64 {
+        self.next_file += 1;
+        self.next_file
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.number(u64::from(self.era));
+        out.byte(u8::from(self.copied));
+        out.number(self.applied.get());
+        out.fixed32(self.chain);
+        out.number(self.base.unwrap_or(0));
+        for files in [&self.deltas, &self.segments] {
+            out.number(files.len() as u64);
+            files.iter().for_each(|&file| out.number(file));
+        }
+        out.number(self.next_file);
+        out
+    }
+
+    fn read(content: Bytes) -> Result<Self, Garbled> {
+        let mut take = Take(content);
+        let era = u16::try_from(take.number()?).map_err(|_| Garbled)?;
+        let copied = take.byte()? != 0;
+        let (applied, chain) = (take.commit()?, take.fixed32()?);
+        let base = Some(take.number()?).filter(|&base| base != 0);
+        let mut files = || (0..take.count()?).map(|_| take.number()).collect::<Result<Vec<_>, Garbled>>();
+        let (deltas, segments) = (files()?, files()?);
+        Ok(Self { era, copied, applied, chain, base, deltas, segments, next_file: take.number()? })
+    }
+}
+
+/// What a generation changed beside the tails of logs, written as it happened.
+#[derive(Debug, Default)]
+pub struct Delta(Vec<u8>);
+
+impl Delta {
+    /// A log began.
+    pub fn created(&mut self, log: LogId, tail: Position) {
+        self.0.byte(CREATED);
+        self.0.log(log);
+        self.0.position(tail);
+    }
+
+    /// A log was appended to: only stamps and its closing count here.
+    pub fn appended(&mut self, append: &Append, now: Timestamp) {
+        let Conditions { producer, order, tail: _ } = &append.conditions;
+        if producer.is_none() && order.is_none() && append.then == Then::StayOpen {
+            return;
+        }
+        self.0.byte(STAMPED);
+        self.0.log(append.log);
+        self.0.number(now.as_millis());
+        self.0.byte(u8::from(append.then == Then::Close));
+        put_option(&mut self.0, producer.as_ref(), |out, producer| out.producer(producer));
+        put_option(&mut self.0, order.as_ref(), |out, order| out.text(order));
+    }
+
+    /// A floor was raised.
+    pub fn trimmed(&mut self, log: LogId, floor: Position) {
+        self.0.byte(TRIMMED);
+        self.0.log(log);
+        self.0.position(floor);
+    }
+
+    /// A log ended.
+    pub fn ended(&mut self, log: LogId) {
+        self.0.byte(ENDED);
+        self.0.log(log);
+    }
+
+    /// The tables changed.
+    pub fn changed(&mut self, bytes: &[u8]) {
+        self.0.byte(CHANGED);
+        self.0.bytes(bytes);
+    }
+}
+
+/// Writes what a generation changed as a delta. Returns its size.
+pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Result<u64> {
+    let mut out = Vec::with_capacity(generation.delta.0.len() + generation.runs.len() * 12);
+    out.bytes(&generation.delta.0);
+    out.number(generation.runs.len() as u64);
+    for (log, entries) in &generation.runs {
+        out.log(*log);
+        out.position(entries.last().expect("a run has records").position);
+    }
+    store_file(disk, id, &out)
+}
+
+/// Writes all that is known as a base. Returns its size.
+pub fn store_base<T: StoredTables>(disk: &dyn Disk, id: u64, state: &State<T>) -> io::Result<u64> {
+    let mut out = Vec::new();
+    out.number(state.logs.len() as u64);
+    for (log, slot) in &state.logs {
+        out.log(*log);
+        put_state(&mut out, &slot.state);
+    }
+    out.number(state.numbers.ranges().len() as u64);
+    for (first, last) in state.numbers.ranges() {
+        out.number(first);
+        out.number(last);
+    }
+    let changes = state.tables.dump();
+    out.number(changes.len() as u64);
+    let mut bytes = Vec::new();
+    for change in &changes {
+        bytes.clear();
+        T::encode(change, &mut bytes);
+        out.bytes(&bytes);
+    }
+    store_file(disk, id, &out)
+}
+
+/// Reads what a manifest names, except for the segments' records.
+pub fn load_state<T: StoredTables>(disk: &dyn Disk, manifest: &Manifest) -> Result<State<T>, OpenError> {
+    let mut state = State::empty();
+    if let Some(base) = manifest.base {
+        let name = file_name(base);
+        read_base(&mut state, unwrap_file(&name, load(disk, &name)?)?).in_file(&name)?;
+    }
+    for &delta in &manifest.deltas {
+        let name = file_name(delta);
+        read_delta(&mut state, unwrap_file(&name, load(disk, &name)?)?).in_file(&name)?;
+    }
+    for slot in state.logs.values_mut() {
+        slot.evicted = slot.state.status().tail;
+    }
+    (state.last_commit, state.chain) = (manifest.applied, manifest.chain);
+    Ok(state)
+}
+
+fn read_base<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
+    let mut take = Take(content);
+    let logs = take.count()?;
+    state.logs.reserve(logs.min(1 << 24));
+    for _ in 0..logs {
+        let log = take.log()?;
+        state.logs.insert(log, Slot::new(take_state(&mut take)?));
+    }
+    let mut numbers = Numbers::default();
+    for _ in 0..take.count()? {
+        numbers.insert_range(take.number()?, take.number()?);
+    }
+    state.numbers = numbers;
+    for _ in 0..take.count()? {
+        state.tables.apply(T::decode(Take(take.bytes()?))?);
+    }
+    Ok(())
+}
+
+fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
+    let mut take = Take(content);
+    let mut changes = Take(take.bytes()?);
+    while !changes.is_empty() {
+        match changes.byte()? {
+            CREATED => {
+                let (log, tail) = (changes.log()?, changes.position()?);
+                state.logs.insert(log, Slot::new(LogState::beginning(tail)));
+                state.numbers.insert(log.get());
+            }
+            STAMPED => {
+                let (log, at) = (changes.log()?, changes.time()?);
+                let then = if changes.byte()? != 0 { Then::Close } else { Then::StayOpen };
+                let producer = take_option(&mut changes, Take::producer)?;
+                let order = take_option(&mut changes, Take::text)?.map(Into::into);
+                if let Some(slot) = state.logs.get_mut(&log) {
+                    slot.state.remember(&Conditions { producer, order, tail: None }, then, at);
+                }
+            }
+            TRIMMED => {
+                let (log, floor) = (changes.log()?, changes.position()?);
+                if let Some(slot) = state.logs.get_mut(&log) {
+                    // The tail was at least there; tails come last.
+                    slot.state.extend(floor);
+                    slot.state.trim(floor);
+                }
+            }
+            ENDED => {
+                state.logs.remove(&changes.log()?);
+            }
+            CHANGED => state.tables.apply(T::decode(Take(changes.bytes()?))?),
+            _ => return Err(Garbled),
+        }
+    }
+    for _ in 0..take.count()? {
+        let (log, tail) = (take.log()?, take.position()?);
+        if let Some(slot) = state.logs.get_mut(&log) {
+            slot.state.extend(tail);
+        }
+    }
+    Ok(())
+}
+
+fn put_state(out: &mut Vec<u8>, state: &LogState) {
+    let LogParts { status: Status { tail, floor, closed }, producers, order, closed_by } = state.into();
+    out.position(tail);
+    out.position(floor);
+    out.byte(u8::from(closed));
+    out.number(producers.len() as u64);
+    for (producer, at) in &producers {
+        out.producer(producer);
+        out.number(at.as_millis());
+    }
+    put_option(out, order.as_ref(), |out, order| out.text(order));
+    put_option(out, closed_by.as_ref(), |out, producer| out.producer(producer));
+}
+
+fn take_state(take: &mut Take) -> Result<LogState, Garbled> {
+    let status = Status { tail: take.position()?, floor: take.position()?, closed: take.byte()? != 0 };
+    let producers = (0..take.count()?)
+        .map(|_| Ok((take.producer()?, take.time()?)))
+        .collect::<Result<Vec<_>, Garbled>>()?;
+    let order = take_option(take, Take::text)?.map(Into::into);
+    let closed_by = take_option(take, Take::producer)?;
+    Ok(LogParts { status, producers, order, closed_by }.into())
+}
+
+/// Writes a value that may be missing.
+pub fn put_option<V>(out: &mut Vec<u8>, value: Option<V>, put: impl FnOnce(&mut Vec<u8>, V)) {
+    out.byte(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(out, value);
+    }
+}
+
+/// Reads a value that may be missing.
+pub fn take_option<V>(
+    take: &mut Take,
+    value: impl FnOnce(&mut Take) -> Result<V, Garbled>,
+) -> Result<Option<V>, Garbled> {
+    if take.byte()? == 0 { Ok(None) } else { value(take).map(Some) }
+}
+
+fn store_file(disk: &dyn Disk, id: u64, content: &[u8]) -> io::Result<u64> {
+    let bytes = wrap_file(content);
+    let length = bytes.len() as u64;
+    save(disk, &file_name(id), bytes)?;
+    disk.sync_folder(FOLDER)?;
+    Ok(length)
+}
+
+fn save(disk: &dyn Disk, name: &str, bytes: Vec<u8>) -> io::Result<()> {
+    let file = disk.create(name)?;
+    file.write_at(0, &bytes)?;
+    file.sync()
+}
+
+fn load(disk: &dyn Disk, name: &str) -> Result<Bytes, OpenError> {
+    let file = disk.open(name).in_file(name)?;
+    let mut bytes = vec![0; file.len().in_file(name)? as usize];
+    file.read_at(0, &mut bytes).in_file(name)?;
+    Ok(bytes.into())
+}
+
+fn wrap_file(content: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(content.len() + 16);
+    out.extend_from_slice(MAGIC);
+    out.fixed32(VERSION);
+    out.fixed32(checksum(0, &[content]));
+    out.extend_from_slice(content);
+    out
+}
+
+/// The content of a file, checked.
+fn unwrap_file(name: &str, bytes: Bytes) -> Result<Bytes, OpenError> {
+    let mut take = Take(bytes);
+    let magic = take.exactly(8).in_file(name)?;
+    if magic != MAGIC[..] {
+        return Err(OpenError::damaged(name, "it does not begin as it should"));
+    }
+    let found = take.fixed32().in_file(name)?;
+    if found != VERSION {
+        return Err(OpenError::Version { name: name.to_owned(), found, expected: VERSION });
+    }
+    let sum = take.fixed32().in_file(name)?;
+    if checksum(0, &[&take.0]) != sum {
+        return Err(OpenError::damaged(name, "its checksum is wrong"));
+    }
+    Ok(take.0)
+}

@@ -1,0 +1,323 @@
+//! A frame: one commit of the write-ahead log, whole by itself.
+//!
+//! ```text
+//! checksum u32 | length u32 | commit u64 | checksum of the frame before u32 | zero u32 | content | zeros to 4 KiB
+//! content = time, then items: a tag and what belongs to it
+//! ```
+//! The checksum covers everything after it up to the content's end, and begins with the salt of the file. A frame
+//! begins at a multiple of 4 KiB, so writing one never touches a block that holds another.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidings_engine::log::plan::{Effect, Stored};
+use tidings_engine::log::{Append, Boundary, Conditions, Origin, Positions, Then};
+use tidings_model::{CommitNumber, LogId, Position, Timestamp};
+
+use crate::codec::{Garbled, Put, Take, checksum, halves};
+
+/// Frames begin at multiples of this.
+pub const ALIGNMENT: usize = 4096;
+/// Bytes before the content.
+pub const HEADER: usize = 24;
+
+const CREATED: u8 = 1;
+const APPENDED: u8 = 2;
+const REFERRED: u8 = 3;
+const TRIMMED: u8 = 4;
+const ENDED: u8 = 5;
+const CHANGED: u8 = 6;
+
+const GIVEN: u8 = 1;
+const CLOSES: u8 = 2;
+const PRODUCER: u8 = 4;
+const ORDER: u8 = 8;
+
+const OF_THIS_COMMIT: u8 = 1;
+const LAST: u8 = 2;
+
+/// A frame that is being filled.
+#[derive(Debug)]
+pub struct Frame {
+    bytes: Vec<u8>,
+    number: CommitNumber,
+}
+
+impl Frame {
+    /// An empty frame for a commit at a moment, in memory that is used again.
+    pub fn begin(mut memory: Vec<u8>, number: CommitNumber, now: Timestamp) -> Self {
+        memory.clear();
+        memory.resize(HEADER, 0);
+        memory.number(now.as_millis());
+        Self { bytes: memory, number }
+    }
+
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds what one commit does.
+    pub fn effects(&mut self, effects: &[Effect]) {
+        let mut brought = HashSet::new();
+        if effects.iter().any(|effect| matches!(effect, Effect::Referred { .. })) {
+            for effect in effects {
+                if let Effect::Appended { append, positions } = effect {
+                    brought.extend(positions.iter().map(|&position| Origin { log: append.log, position }));
+                }
+            }
+        }
+        for effect in effects {
+            self.effect(effect, &brought);
+        }
+    }
+
+    fn effect(&mut self, effect: &Effect, brought: &HashSet<Origin>) {
+        let out = &mut self.bytes;
+        match effect {
+            Effect::Created { log, tail } => {
+                out.byte(CREATED);
+                out.log(*log);
+                out.position(*tail);
+            }
+            Effect::Appended { append, positions } => append_to(out, append, positions),
+            Effect::Referred { sources, targets } => {
+                out.byte(REFERRED);
+                out.number(sources.len() as u64);
+                for source in sources {
+                    source_to(out, source, brought);
+                }
+                out.number(targets.len() as u64);
+                let mut last = 0;
+                for target in targets {
+                    out.number(target.get() - last);
+                    last = target.get();
+                }
+            }
+            Effect::Trimmed { log, floor } => {
+                out.byte(TRIMMED);
+                out.log(*log);
+                out.position(*floor);
+            }
+            Effect::Ended { log } => {
+                out.byte(ENDED);
+                out.log(*log);
+            }
+        }
+    }
+
+    /// Adds a change of a capability's tables, as its codec writes it.
+    pub fn change(&mut self, change: &[u8]) {
+        self.bytes.byte(CHANGED);
+        self.bytes.bytes(change);
+    }
+
+    /// Completes the frame: header and zeros up to the alignment. Returns its checksum.
+    pub fn seal(&mut self, salt: u64, before: u32) -> u32 {
+        let length = self.bytes.len() - HEADER;
+        self.bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+        self.bytes[8..16].copy_from_slice(&self.number.get().to_le_bytes());
+        self.bytes[16..20].copy_from_slice(&before.to_le_bytes());
+        let sum = checksum(salt, &[&self.bytes[4..]]);
+        self.bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+        sum
+    }
+
+    /// The sealed bytes.
+    pub fn sealed(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Gives the memory back.
+    pub fn into_memory(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+fn append_to(out: &mut Vec<u8>, append: &Append, positions: &[Position]) {
+    let Conditions { producer, order, tail: _ } = &append.conditions;
+    let given = matches!(append.positions, Positions::Given(_));
+    let mut flags = if given { GIVEN } else { 0 };
+    flags |= if append.then == Then::Close { CLOSES } else { 0 };
+    flags |= if producer.is_some() { PRODUCER } else { 0 };
+    flags |= if order.is_some() { ORDER } else { 0 };
+    out.byte(APPENDED);
+    out.byte(flags);
+    out.log(append.log);
+    if let Some(producer) = producer {
+        out.producer(producer);
+    }
+    if let Some(order) = order {
+        out.text(order);
+    }
+    out.number(positions.len() as u64);
+    if given {
+        for &position in positions {
+            out.position(position);
+        }
+    } else if let Some(&first) = positions.first() {
+        // They follow each other in this commit.
+        out.number(halves(first).1);
+    }
+    for payload in &append.payloads {
+        out.number(payload.len() as u64);
+    }
+    for payload in &append.payloads {
+        out.extend_from_slice(payload);
+    }
+}
+
+/// A record that references refer to. If this commit has brought it its payload stands in the frame already; if
+/// not it is written again, once for all the references: a frame needs nothing but itself.
+fn source_to(out: &mut Vec<u8>, source: &Stored, brought: &HashSet<Origin>) {
+    let origin = source.origin.expect("a reference has an origin");
+    let of_this_commit = brought.contains(&origin);
+    let last = source.boundary == Boundary::Last;
+    out.byte(if of_this_commit { OF_THIS_COMMIT } else { 0 } | if last { LAST } else { 0 });
+    out.log(origin.log);
+    out.position(origin.position);
+    if !of_this_commit {
+        out.bytes(&source.payload);
+    }
+}
+
+/// One thing that a frame says.
+#[derive(Debug)]
+pub enum Item {
+    /// Something that was done to logs.
+    Effect(Effect),
+    /// A change of a capability's tables.
+    Change(Bytes),
+}
+
+/// A frame that was read.
+#[derive(Debug)]
+pub struct Content {
+    /// Its commit.
+    pub number: CommitNumber,
+    /// When it was made.
+    pub at: Timestamp,
+    /// What it says.
+    pub items: Vec<Item>,
+}
+
+/// What a frame's header says, before anything is known to be true.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Checksum of the rest.
+    pub checksum: u32,
+    /// Bytes of content.
+    pub length: usize,
+    /// The commit.
+    pub number: CommitNumber,
+    /// Checksum of the frame before.
+    pub before: u32,
+}
+
+impl Header {
+    /// Reads the first bytes of what may be a frame.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut take = Take(Bytes::copy_from_slice(bytes.get(..HEADER)?));
+        let header = Self {
+            checksum: take.fixed32().ok()?,
+            length: take.fixed32().ok()? as usize,
+            number: CommitNumber::from_number(take.fixed64().ok()?),
+            before: take.fixed32().ok()?,
+        };
+        if header.length == 0 || header.number == CommitNumber::ZERO { None } else { Some(header) }
+    }
+
+    /// Whether header and content belong together.
+    pub fn fits(&self, salt: u64, bytes: &[u8]) -> bool {
+        bytes.len() >= HEADER + self.length
+            && checksum(salt, &[&bytes[4..HEADER + self.length]]) == self.checksum
+    }
+}
+
+/// Reads the content of a frame whose checksum is right.
+pub fn read(number: CommitNumber, content: Bytes) -> Result<Content, Garbled> {
+    let mut take = Take(content);
+    let at = take.time()?;
+    let mut reading = Reading { number, at, payloads: HashMap::new() };
+    let mut items = Vec::new();
+    while !take.is_empty() {
+        items.push(reading.item(&mut take)?);
+    }
+    Ok(Content { number, at, items })
+}
+
+struct Reading {
+    number: CommitNumber,
+    at: Timestamp,
+    /// Payloads that this frame has brought, for the references that follow.
+    payloads: HashMap<(LogId, Position), Bytes>,
+}
+
+impl Reading {
+    fn item(&mut self, take: &mut Take) -> Result<Item, Garbled> {
+        Ok(Item::Effect(match take.byte()? {
+            CREATED => Effect::Created { log: take.log()?, tail: take.position()? },
+            APPENDED => self.appended(take)?,
+            REFERRED => self.referred(take)?,
+            TRIMMED => Effect::Trimmed { log: take.log()?, floor: take.position()? },
+            ENDED => Effect::Ended { log: take.log()? },
+            CHANGED => return Ok(Item::Change(take.bytes()?)),
+            _ => return Err(Garbled),
+        }))
+    }
+
+    fn appended(&mut self, take: &mut Take) -> Result<Effect, Garbled> {
+        let flags = take.byte()?;
+        let log = take.log()?;
+        let producer = if flags & PRODUCER != 0 { Some(take.producer()?) } else { None };
+        let order = if flags & ORDER != 0 { Some(take.text()?.into()) } else { None };
+        let count = take.count()?;
+        let positions: Vec<Position> = if flags & GIVEN != 0 {
+            (0..count).map(|_| take.position()).collect::<Result<_, _>>()?
+        } else if count > 0 {
+            let first = take.number()?;
+            (first..).take(count).map(|index| Position::in_commit(self.number, index)).collect()
+        } else {
+            Vec::new()
+        };
+        let lengths = (0..count).map(|_| take.count()).collect::<Result<Vec<_>, _>>()?;
+        let payloads =
+            lengths.into_iter().map(|length| take.exactly(length)).collect::<Result<Vec<_>, _>>()?;
+        for (&position, payload) in positions.iter().zip(&payloads) {
+            self.payloads.insert((log, position), payload.clone());
+        }
+        let given = if flags & GIVEN != 0 { Positions::Given(positions.clone()) } else { Positions::ByStore };
+        let conditions = Conditions { producer, order, tail: None };
+        let then = if flags & CLOSES != 0 { Then::Close } else { Then::StayOpen };
+        let append = Append { log, payloads, positions: given, conditions, then };
+        Ok(Effect::Appended { append, positions })
+    }
+
+    fn referred(&mut self, take: &mut Take) -> Result<Effect, Garbled> {
+        let count = take.count()?;
+        let sources = (0..count).map(|_| self.source(take)).collect::<Result<Vec<_>, _>>()?;
+        let count = take.count()?;
+        let mut targets = Vec::new();
+        let mut last = 0u64;
+        for _ in 0..count {
+            last = last.checked_add(take.number()?).ok_or(Garbled)?;
+            targets.push(LogId::new(last));
+        }
+        Ok(Effect::Referred { sources, targets })
+    }
+
+    fn source(&mut self, take: &mut Take) -> Result<Arc<Stored>, Garbled> {
+        let flags = take.byte()?;
+        let origin = Origin { log: take.log()?, position: take.position()? };
+        let payload = if flags & OF_THIS_COMMIT != 0 {
+            self.payloads.get(&(origin.log, origin.position)).cloned().ok_or(Garbled)?
+        } else {
+            take.bytes()?
+        };
+        let boundary = if flags & LAST != 0 { Boundary::Last } else { Boundary::Inside };
+        let (commit, at) = (self.number, self.at);
+        Ok(Arc::new(Stored { commit, at, payload, origin: Some(origin), boundary }))
+    }
+}

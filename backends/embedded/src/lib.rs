@@ -1,0 +1,38 @@
+//! The embedded store: our own log, because it is the heart of the product.
+//!
+//! One write-ahead log is all that an acknowledgement waits for. Every change, a record, a reference or a row of a
+//! capability's table, is an item in one frame, and a frame is one atomic commit. What was committed lately is kept in
+//! memory (a *generation*); when that is large enough it is written as an immutable *segment*, sorted by log and position,
+//! together with a *checkpoint* of what is known of logs and tables, and the log's files are used again.
+//!
+//! Read [`store`] (the handle, and the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
+//! (what is in memory), [`segment`] (what is written later), [`checkpoint`] (how it is found again), [`tender`] (the
+//! thread that writes segments and merges them), then [`disk`] (all access to files; the simulated one is in `simulation`).
+//!
+//! Invariants: nothing is visible or acknowledged before its frame is synced. A file is let go only after a manifest
+//! that does without it is durable. A failed write or sync ends the store: what the disk has is only known again after
+//! a restart.
+
+pub mod checkpoint;
+pub mod codec;
+pub mod disk;
+mod error;
+pub mod frame;
+mod lock;
+pub mod segment;
+pub mod segment_writer;
+#[cfg(feature = "simulation")]
+pub mod simulation;
+pub mod state;
+pub mod store;
+mod streams;
+pub mod tables;
+pub mod tender;
+pub mod tools;
+pub mod wal;
+
+pub use disk::{Disk, DiskFile, Folder};
+pub use error::OpenError;
+pub use lock::DirectoryLock;
+pub use store::{Embedded, Failure, Options};
+pub use tables::StoredTables;

@@ -1,0 +1,390 @@
+//! A segment: records of many logs, sorted by log and position, written once and never changed.
+//!
+//! ```text
+//! magic, version | runs | payloads of references whose record is elsewhere | shared | blocks | sparse | footer
+//! run    = checksum u32 | meta length u32 | payload length u32 | meta | payload
+//! shared = 64 bytes for each record that references of this segment refer to
+//! block  = 72 entries of 56 bytes, sorted by log and position, then their checksum; an entry finds a run
+//! sparse = the first log and position of each block; the only part that is kept in memory
+//! ```
+//! The payloads of a run lie together, so reading a log is reading a range. A segment needs nothing but itself: what its
+//! references refer to is in it, once, whatever the number of references and wherever the record came from. So records
+//! and logs can go from other segments without asking who refers to them.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidings_engine::log::plan::Stored;
+use tidings_engine::log::{Boundary, Origin, Record, Span};
+use tidings_model::{CommitNumber, LogId, Position, Timestamp};
+
+use crate::codec::{Garbled, Put, Take, checksum, whole};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{InFile, OpenError};
+
+/// Folder of segments.
+pub const FOLDER: &str = "segments";
+
+pub(crate) const MAGIC: &[u8; 8] = b"tidingsS";
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const HEAD: u64 = 16;
+pub(crate) const RUN_HEAD: usize = 12;
+pub(crate) const SHARED_BYTES: usize = 64;
+pub(crate) const ENTRY_BYTES: usize = 56;
+pub(crate) const BLOCK_ENTRIES: usize = 72;
+pub(crate) const BLOCK_BYTES: usize = BLOCK_ENTRIES * ENTRY_BYTES + 4;
+pub(crate) const SPARSE_BYTES: usize = 24;
+pub(crate) const FOOTER_BYTES: usize = 64;
+
+pub(crate) const LAST: u8 = 1;
+pub(crate) const REFERENCE: u8 = 2;
+pub(crate) const OWN_COMMIT: u8 = 4;
+
+/// An open segment.
+pub struct Segment {
+    /// Its number; its name follows from it.
+    pub id: u64,
+    name: String,
+    file: Box<dyn DiskFile>,
+    footer: Footer,
+    sparse: Vec<(LogId, Position)>,
+    bytes: u64,
+}
+
+/// Where the parts of a segment are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Footer {
+    pub shared_at: u64,
+    pub shared: u64,
+    pub blocks_at: u64,
+    pub entries: u64,
+    pub sparse_at: u64,
+    pub sparse_sum: u32,
+}
+
+/// Finds one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub log: LogId,
+    pub first: Position,
+    pub last: Position,
+    pub at: u64,
+    pub bytes: u32,
+    pub records: u32,
+}
+
+/// A record that references refer to, and where its payload is in this file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    pub origin: Origin,
+    pub commit: CommitNumber,
+    pub time: Timestamp,
+    pub boundary: Boundary,
+    pub at: u64,
+    pub bytes: u32,
+    pub sum: u32,
+}
+
+/// A record as a run has it.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    Own(Stored),
+    /// One of the segment's shared records, by its number.
+    Reference(u64),
+}
+
+/// The name of a segment's file.
+pub fn file_name(id: u64) -> String {
+    format!("{FOLDER}/{id:016x}")
+}
+
+impl Segment {
+    /// Opens a segment.
+    pub fn open(disk: &dyn Disk, id: u64) -> Result<Self, OpenError> {
+        let name = file_name(id);
+        let file = disk.open(&name).in_file(&name)?;
+        let bytes = file.len().in_file(&name)?;
+        let read = |at: u64, length: usize| -> Result<Bytes, OpenError> {
+            let mut buffer = vec![0; length];
+            file.read_at(at, &mut buffer).map_err(|_| OpenError::damaged(&name, "it is too short"))?;
+            Ok(buffer.into())
+        };
+        let mut head = Take(read(0, HEAD as usize)?);
+        if head.exactly(8).in_file(&name)? != MAGIC[..] {
+            return Err(OpenError::damaged(&name, "it does not begin as a segment does"));
+        }
+        let found = head.fixed32().in_file(&name)?;
+        if found != VERSION {
+            return Err(OpenError::Version { name, found, expected: VERSION });
+        }
+        let foot = read(bytes.saturating_sub(FOOTER_BYTES as u64), FOOTER_BYTES)?;
+        let footer =
+            Footer::read(foot).map_err(|_| OpenError::damaged(&name, "its footer's checksum is wrong"))?;
+        let blocks = footer.entries.div_ceil(BLOCK_ENTRIES as u64) as usize;
+        let sparse = read(footer.sparse_at, blocks * SPARSE_BYTES)?;
+        if checksum(0, &[&sparse]) != footer.sparse_sum {
+            return Err(OpenError::damaged(&name, "its index's checksum is wrong"));
+        }
+        let mut take = Take(sparse);
+        let key = |take: &mut Take| -> Result<_, Garbled> {
+            Ok((LogId::new(take.fixed64()?), whole(take.fixed64()?, take.fixed64()?)))
+        };
+        let sparse = (0..blocks).map(|_| key(&mut take)).collect::<Result<_, _>>().in_file(&name)?;
+        Ok(Self { id, name, file, footer, sparse, bytes })
+    }
+
+    /// Size of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its file's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of runs.
+    pub fn runs(&self) -> u64 {
+        self.footer.entries
+    }
+
+    /// Adds to `records` what the span asks for, as far as its limits go. `false` when a limit was reached.
+    pub fn read(&self, log: LogId, span: &mut Span, records: &mut Vec<Record>) -> Result<bool, OpenError> {
+        // The last block that begins at or before what is wanted; what is wanted may begin in it.
+        let begins = self.sparse.partition_point(|key| *key <= (log, span.after));
+        let mut index = begins.saturating_sub(1) * BLOCK_ENTRIES;
+        while (index as u64) < self.footer.entries {
+            for entry in self.block(index / BLOCK_ENTRIES)? {
+                if entry.log > log || (entry.log == log && entry.first > span.through) {
+                    return Ok(true);
+                }
+                if entry.log == log && entry.last > span.after && !self.read_run(entry, span, records)? {
+                    return Ok(false);
+                }
+            }
+            index += BLOCK_ENTRIES;
+        }
+        Ok(true)
+    }
+
+    fn read_run(&self, entry: Entry, span: &mut Span, records: &mut Vec<Record>) -> Result<bool, OpenError> {
+        for (position, kept) in self.run(entry)? {
+            if position <= span.after || position > span.through {
+                continue;
+            }
+            let stored = match kept {
+                Kept::Own(stored) => stored,
+                Kept::Reference(number) => self.resolve(&self.shared(number)?)?,
+            };
+            if !take_into(records, span, stored.at(position)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The entries of a block, checked.
+    pub(crate) fn block(&self, block: usize) -> Result<Vec<Entry>, OpenError> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let at = self.footer.blocks_at + (block * BLOCK_BYTES) as u64;
+        self.file.read_at(at, &mut bytes).in_file(&self.name)?;
+        let (content, sum) = bytes.split_at(BLOCK_BYTES - 4);
+        if checksum(0, &[content]).to_le_bytes() != sum {
+            return Err(OpenError::damaged(&self.name, format!("checksum of index block {block} is wrong")));
+        }
+        let count = (self.footer.entries as usize - block * BLOCK_ENTRIES).min(BLOCK_ENTRIES);
+        let mut take = Take(Bytes::copy_from_slice(content));
+        (0..count).map(|_| Entry::read(&mut take)).collect::<Result<_, _>>().in_file(&self.name)
+    }
+
+    /// All entries, in order, block by block.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Result<Vec<Entry>, OpenError>> + '_ {
+        (0..self.sparse.len()).map(|block| self.block(block))
+    }
+
+    /// The records of a run, checked.
+    pub(crate) fn run(&self, entry: Entry) -> Result<Vec<(Position, Kept)>, OpenError> {
+        let mut bytes = vec![0; entry.bytes as usize];
+        self.file.read_at(entry.at, &mut bytes).in_file(&self.name)?;
+        let bytes = Bytes::from(bytes);
+        let damaged = |what| OpenError::damaged(&self.name, format!("the run at byte {} {what}", entry.at));
+        if bytes.len() < RUN_HEAD || checksum(entry.log.get(), &[&bytes[4..]]).to_le_bytes() != bytes[..4] {
+            return Err(damaged("has a wrong checksum"));
+        }
+        read_run(bytes.slice(4..), entry).map_err(|_| damaged("makes no sense"))
+    }
+
+    /// One of the records that references of this segment refer to.
+    pub(crate) fn shared(&self, number: u64) -> Result<Shared, OpenError> {
+        let damaged = || OpenError::damaged(&self.name, "a reference leads nowhere");
+        if number >= self.footer.shared {
+            return Err(damaged());
+        }
+        let mut bytes = [0; SHARED_BYTES];
+        self.file
+            .read_at(self.footer.shared_at + number * SHARED_BYTES as u64, &mut bytes)
+            .in_file(&self.name)?;
+        Shared::read(&bytes).map_err(|_| damaged())
+    }
+
+    pub(crate) fn shared_count(&self) -> u64 {
+        self.footer.shared
+    }
+
+    /// A shared record with its payload.
+    pub(crate) fn resolve(&self, shared: &Shared) -> Result<Stored, OpenError> {
+        let mut payload = vec![0; shared.bytes as usize];
+        self.file.read_at(shared.at, &mut payload).in_file(&self.name)?;
+        if checksum(0, &[&payload]) != shared.sum {
+            return Err(OpenError::damaged(&self.name, "the checksum of a shared payload is wrong"));
+        }
+        let Shared { origin, commit, time, boundary, .. } = *shared;
+        Ok(Stored { commit, at: time, payload: payload.into(), origin: Some(origin), boundary })
+    }
+}
+
+/// Adds a record, if the span has room for it, and moves the span behind it.
+pub(crate) fn take_into(records: &mut Vec<Record>, span: &mut Span, record: Record) -> bool {
+    if !records.is_empty() && (span.records == 0 || record.payload.len() > span.bytes) {
+        return false;
+    }
+    span.after = record.position;
+    span.bytes = span.bytes.saturating_sub(record.payload.len());
+    span.records = span.records.saturating_sub(1);
+    records.push(record);
+    true
+}
+
+fn read_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, Garbled> {
+    let mut take = Take(bytes);
+    let (meta, payload) = (take.fixed32()? as usize, take.fixed32()? as usize);
+    let mut meta = Take(take.exactly(meta)?);
+    let mut payloads = Take(take.exactly(payload)?);
+    let base = meta.number()?;
+    let (mut high, mut low) = (0u64, 0u64);
+    let mut records = Vec::with_capacity(entry.records.min(1 << 16) as usize);
+    for _ in 0..entry.records {
+        let flags = meta.byte()?;
+        let step = meta.number()?;
+        let low_part = meta.number()?;
+        low = if step == 0 { low.checked_add(low_part).ok_or(Garbled)? } else { low_part };
+        high = high.checked_add(step).ok_or(Garbled)?;
+        let position = whole(high, low);
+        if flags & REFERENCE != 0 {
+            records.push((position, Kept::Reference(meta.number()?)));
+            continue;
+        }
+        let commit = if flags & OWN_COMMIT != 0 { meta.commit()? } else { CommitNumber::from_number(high) };
+        let at = Timestamp::from_millis(base.checked_add(meta.number()?).ok_or(Garbled)?);
+        let payload = payloads.exactly(meta.count()?)?;
+        let boundary = if flags & LAST != 0 { Boundary::Last } else { Boundary::Inside };
+        records.push((position, Kept::Own(Stored { commit, at, payload, origin: None, boundary })));
+    }
+    if meta.is_empty() && payloads.is_empty() { Ok(records) } else { Err(Garbled) }
+}
+
+impl Entry {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.fixed64(self.log.get());
+        for position in [self.first, self.last] {
+            let (high, low) = crate::codec::halves(position);
+            out.fixed64(high);
+            out.fixed64(low);
+        }
+        out.fixed64(self.at);
+        out.fixed32(self.bytes);
+        out.fixed32(self.records);
+    }
+
+    fn read(take: &mut Take) -> Result<Self, Garbled> {
+        Ok(Self {
+            log: LogId::new(take.fixed64()?),
+            first: whole(take.fixed64()?, take.fixed64()?),
+            last: whole(take.fixed64()?, take.fixed64()?),
+            at: take.fixed64()?,
+            bytes: take.fixed32()?,
+            records: take.fixed32()?,
+        })
+    }
+}
+
+impl Shared {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.fixed64(self.origin.log.get());
+        let (high, low) = crate::codec::halves(self.origin.position);
+        out.fixed64(high);
+        out.fixed64(low);
+        out.fixed64(self.commit.get());
+        out.fixed64(self.time.as_millis());
+        out.fixed64(self.at);
+        out.fixed32(self.bytes);
+        out.fixed32(self.sum);
+        out.byte(u8::from(self.boundary == Boundary::Last));
+        out.extend_from_slice(&[0; 3]);
+        let sum = checksum(0, &[&out[start..]]);
+        out.fixed32(sum);
+    }
+
+    fn read(bytes: &[u8; SHARED_BYTES]) -> Result<Self, Garbled> {
+        if checksum(0, &[&bytes[..60]]).to_le_bytes() != bytes[60..] {
+            return Err(Garbled);
+        }
+        let mut take = Take(Bytes::copy_from_slice(bytes));
+        Ok(Self {
+            origin: Origin {
+                log: LogId::new(take.fixed64()?),
+                position: whole(take.fixed64()?, take.fixed64()?),
+            },
+            commit: CommitNumber::from_number(take.fixed64()?),
+            time: Timestamp::from_millis(take.fixed64()?),
+            at: take.fixed64()?,
+            bytes: take.fixed32()?,
+            sum: take.fixed32()?,
+            boundary: if take.byte()? == 1 { Boundary::Last } else { Boundary::Inside },
+        })
+    }
+}
+
+impl Footer {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.fixed64(self.shared_at);
+        out.fixed64(self.shared);
+        out.fixed64(self.blocks_at);
+        out.fixed64(self.entries);
+        out.fixed64(self.sparse_at);
+        out.fixed32(self.sparse_sum);
+        out.fixed64(0);
+        out.fixed64(0);
+        let sum = checksum(0, &[&out[start..]]);
+        out.fixed32(sum);
+    }
+
+    fn read(bytes: Bytes) -> Result<Self, Garbled> {
+        if checksum(0, &[&bytes[..FOOTER_BYTES - 4]]).to_le_bytes() != bytes[FOOTER_BYTES - 4..] {
+            return Err(Garbled);
+        }
+        let mut take = Take(bytes);
+        Ok(Self {
+            shared_at: take.fixed64()?,
+            shared: take.fixed64()?,
+            blocks_at: take.fixed64()?,
+            entries: take.fixed64()?,
+            sparse_at: take.fixed64()?,
+            sparse_sum: take.fixed32()?,
+        })
+    }
+}
+
+/// Segments of a store, oldest first. Replaced as a whole, so a reader has one list from beginning to end.
+pub type Segments = Arc<Vec<Arc<Segment>>>;
+
+/// The error of a background writer.
+pub(crate) fn broken(error: OpenError) -> io::Error {
+    match error {
+        OpenError::Io { name, error } => io::Error::new(error.kind(), format!("{name}: {error}")),
+        other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
+    }
+}

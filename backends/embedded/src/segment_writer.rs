@@ -1,0 +1,293 @@
+//! Writing a segment: runs in order, then what its references share, then the index.
+
+use std::collections::HashMap;
+use std::io;
+
+use tidings_engine::log::plan::Stored;
+use tidings_engine::log::{Boundary, Origin};
+use tidings_model::{CommitNumber, LogId, Position};
+
+use crate::codec::{Put, checksum, halves};
+use crate::disk::{Disk, DiskFile};
+use crate::segment::{
+    BLOCK_ENTRIES, ENTRY_BYTES, Entry, FOLDER, Footer, LAST, MAGIC, OWN_COMMIT, REFERENCE, RUN_HEAD, Shared,
+    VERSION, file_name,
+};
+
+/// A run ends when its payloads reach this.
+const RUN_PAYLOAD: usize = 64 * 1024;
+/// A run ends when it has so many records.
+const RUN_RECORDS: usize = 2048;
+/// Bytes gathered before they are written.
+const BUFFER: usize = 1 << 20;
+
+/// What is the same for all references that one commit made to one record.
+pub type SharedKey = (Origin, CommitNumber);
+
+/// A segment in the making. Logs come in ascending order, records of a log by position.
+pub struct SegmentWriter {
+    file: Box<dyn DiskFile>,
+    name: String,
+    buffer: Vec<u8>,
+    written: u64,
+    run: Run,
+    entries: Vec<Entry>,
+    numbers: HashMap<SharedKey, u64>,
+    shared: Vec<Shared>,
+    /// Where the payloads are that references refer to, once they are written.
+    payloads: HashMap<Origin, Option<Place>>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    at: u64,
+    bytes: u32,
+    sum: u32,
+}
+
+struct Run {
+    log: LogId,
+    base: u64,
+    first: Position,
+    last: Position,
+    records: u32,
+    meta: Vec<u8>,
+    payload: Vec<u8>,
+    /// Payloads in this run that references refer to: origin, and where they are in it.
+    wanted: Vec<(Origin, usize, usize)>,
+}
+
+impl SegmentWriter {
+    /// Begins a segment's file.
+    pub fn create(disk: &dyn Disk, id: u64) -> io::Result<Self> {
+        let name = file_name(id);
+        let file = disk.create(&name)?;
+        let mut buffer = MAGIC.to_vec();
+        buffer.fixed32(VERSION);
+        buffer.fixed32(0);
+        Ok(Self {
+            file,
+            name,
+            buffer,
+            written: 0,
+            run: Run::empty(),
+            entries: Vec::new(),
+            numbers: HashMap::new(),
+            shared: Vec::new(),
+            payloads: HashMap::new(),
+        })
+    }
+
+    /// Announces that references to a record will come. Before the first `push`, so that the record's payload can be
+    /// found if it is in this segment itself.
+    pub fn announce(&mut self, origin: Origin) {
+        self.payloads.insert(origin, None);
+    }
+
+    /// Adds a record of its own.
+    pub fn push_own(&mut self, log: LogId, position: Position, stored: &Stored) -> io::Result<()> {
+        self.turn_to(log, stored.at.as_millis())?;
+        let own_commit = halves(position).0 != stored.commit.get();
+        let last = stored.boundary == Boundary::Last;
+        let flags = if last { LAST } else { 0 } | if own_commit { OWN_COMMIT } else { 0 };
+        self.run.step(flags, position);
+        if own_commit {
+            self.run.meta.number(stored.commit.get());
+        }
+        self.run.meta.number(stored.at.as_millis() - self.run.base);
+        self.run.meta.number(stored.payload.len() as u64);
+        let origin = Origin { log, position };
+        if self.payloads.contains_key(&origin) {
+            self.run.wanted.push((origin, self.run.payload.len(), stored.payload.len()));
+        }
+        self.run.payload.extend_from_slice(&stored.payload);
+        Ok(())
+    }
+
+    /// Adds a reference.
+    pub fn push_reference(&mut self, log: LogId, position: Position, of: &Stored) -> io::Result<()> {
+        let origin = of.origin.expect("a reference has an origin");
+        let number = match self.numbers.get(&(origin, of.commit)) {
+            Some(&number) => number,
+            None => {
+                let number = self.shared.len() as u64;
+                let Stored { commit, at: time, boundary, .. } = *of;
+                self.shared.push(Shared { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 });
+                self.numbers.insert((origin, commit), number);
+                number
+            }
+        };
+        let base = self.run.base;
+        self.turn_to(log, base)?;
+        self.run.step(REFERENCE, position);
+        self.run.meta.number(number);
+        Ok(())
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.run.records == 0
+    }
+
+    /// Completes the file and makes it durable. `payload` gives what references refer to and is not in here yet.
+    pub fn finish(
+        mut self,
+        disk: &dyn Disk,
+        mut payload: impl FnMut(SharedKey) -> io::Result<bytes::Bytes>,
+    ) -> io::Result<()> {
+        self.end_run()?;
+        for number in 0..self.shared.len() {
+            let Shared { origin, commit, .. } = self.shared[number];
+            let place = match self.payloads.get(&origin).copied().flatten() {
+                Some(place) => place,
+                None => {
+                    let bytes = payload((origin, commit))?;
+                    let place =
+                        Place { at: self.end(), bytes: bytes.len() as u32, sum: checksum(0, &[&bytes]) };
+                    self.buffer.extend_from_slice(&bytes);
+                    self.flush(BUFFER)?;
+                    self.payloads.insert(origin, Some(place));
+                    place
+                }
+            };
+            let shared = &mut self.shared[number];
+            (shared.at, shared.bytes, shared.sum) = (place.at, place.bytes, place.sum);
+        }
+        self.write_index()?;
+        self.flush(0)?;
+        self.file.sync()?;
+        disk.sync_folder(FOLDER)
+    }
+
+    /// The file's name, to remove it when it could not be completed.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn write_index(&mut self) -> io::Result<()> {
+        let mut footer = Footer {
+            shared_at: self.end(),
+            shared: self.shared.len() as u64,
+            entries: self.entries.len() as u64,
+            ..Footer::default()
+        };
+        for shared in std::mem::take(&mut self.shared) {
+            shared.write(&mut self.buffer);
+            self.flush(BUFFER)?;
+        }
+        footer.blocks_at = self.end();
+        let mut sparse = Vec::new();
+        for block in std::mem::take(&mut self.entries).chunks(BLOCK_ENTRIES) {
+            let (high, low) = halves(block[0].first);
+            sparse.fixed64(block[0].log.get());
+            sparse.fixed64(high);
+            sparse.fixed64(low);
+            let start = self.buffer.len();
+            for entry in block {
+                entry.write(&mut self.buffer);
+            }
+            self.buffer.resize(start + BLOCK_ENTRIES * ENTRY_BYTES, 0);
+            let sum = checksum(0, &[&self.buffer[start..]]);
+            self.buffer.fixed32(sum);
+            self.flush(BUFFER)?;
+        }
+        footer.sparse_at = self.end();
+        footer.sparse_sum = checksum(0, &[&sparse]);
+        self.buffer.extend_from_slice(&sparse);
+        footer.write(&mut self.buffer);
+        Ok(())
+    }
+
+    /// Goes on to a log, and to another run where the one before is full. `time` is that of the next record.
+    fn turn_to(&mut self, log: LogId, time: u64) -> io::Result<()> {
+        let full = self.run.payload.len() >= RUN_PAYLOAD || self.run.records as usize >= RUN_RECORDS;
+        // Times in a run count from the first one; a clock that was set back begins another run.
+        if self.run.log != log || full || time < self.run.base {
+            self.end_run()?;
+            self.run.log = log;
+        }
+        if self.run.records == 0 || self.run.base == 0 {
+            self.run.begin(time);
+        }
+        Ok(())
+    }
+
+    fn end_run(&mut self) -> io::Result<()> {
+        if self.run.records == 0 {
+            return Ok(());
+        }
+        let run = std::mem::replace(&mut self.run, Run::empty());
+        let at = self.end();
+        let start = self.buffer.len();
+        let mut meta = Vec::with_capacity(run.meta.len() + 10);
+        meta.number(run.base);
+        meta.extend_from_slice(&run.meta);
+        self.buffer.fixed32(0);
+        self.buffer.fixed32(meta.len() as u32);
+        self.buffer.fixed32(run.payload.len() as u32);
+        self.buffer.extend_from_slice(&meta);
+        let payload_at = at + (RUN_HEAD + meta.len()) as u64;
+        self.buffer.extend_from_slice(&run.payload);
+        let sum = checksum(run.log.get(), &[&self.buffer[start + 4..]]);
+        self.buffer[start..start + 4].copy_from_slice(&sum.to_le_bytes());
+        for (origin, offset, bytes) in run.wanted {
+            let sum = checksum(0, &[&run.payload[offset..offset + bytes]]);
+            let place = Place { at: payload_at + offset as u64, bytes: bytes as u32, sum };
+            self.payloads.insert(origin, Some(place));
+        }
+        self.entries.push(Entry {
+            log: run.log,
+            first: run.first,
+            last: run.last,
+            at,
+            bytes: (self.buffer.len() - start) as u32,
+            records: run.records,
+        });
+        self.flush(BUFFER)
+    }
+
+    fn end(&self) -> u64 {
+        self.written + self.buffer.len() as u64
+    }
+
+    fn flush(&mut self, above: usize) -> io::Result<()> {
+        if self.buffer.len() > above {
+            self.file.write_at(self.written, &self.buffer)?;
+            self.written += self.buffer.len() as u64;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    fn empty() -> Self {
+        Self {
+            log: LogId::new(0),
+            base: 0,
+            first: Position::ZERO,
+            last: Position::ZERO,
+            records: 0,
+            meta: Vec::new(),
+            payload: Vec::new(),
+            wanted: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, time: u64) {
+        self.base = time;
+    }
+
+    fn step(&mut self, flags: u8, position: Position) {
+        let (high, low) = halves(position);
+        let (last_high, last_low) = halves(self.last);
+        self.meta.byte(flags);
+        self.meta.number(high - last_high);
+        self.meta.number(if high == last_high { low - last_low } else { low });
+        if self.records == 0 {
+            self.first = position;
+        }
+        self.last = position;
+        self.records += 1;
+    }
+}

@@ -1,0 +1,344 @@
+//! A disk that can lose power.
+//!
+//! What is written is not durable until it is synced. When the power is cut, each sector that was written and not
+//! synced is there or not, each on its own, and a write may be cut off in the middle; files that were made, renamed
+//! or removed since their folder was synced are as before or as after, up to some point. An operation can also be
+//! made to fail, or the disk to be full.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::disk::{Disk, DiskFile};
+
+/// The smallest piece that is written whole.
+const SECTOR: usize = 512;
+
+/// The disk. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct SimulatedDisk(Arc<Mutex<Content>>);
+
+#[derive(Default)]
+struct Content {
+    /// Which file each name leads to, now.
+    names: BTreeMap<String, usize>,
+    /// The same, as it would be after a power cut.
+    durable_names: BTreeMap<String, usize>,
+    /// What has happened to names since, in order.
+    pending: Vec<NameChange>,
+    files: Vec<FileContent>,
+    folders: Vec<String>,
+    operations: u64,
+    syncs: u64,
+    /// The operation that fails.
+    fail_at: Option<u64>,
+    /// Whether everything fails from then on, as when the power is gone.
+    fail_for_ever: bool,
+    capacity: Option<u64>,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Put(String, usize),
+    Remove(String),
+}
+
+#[derive(Clone, Default)]
+struct FileContent {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors that were written since the last sync, in order.
+    unsynced: Vec<usize>,
+}
+
+impl SimulatedDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many operations were asked for.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    /// How often something was synced.
+    pub fn syncs(&self) -> u64 {
+        self.lock().syncs
+    }
+
+    /// Makes the n-th operation from now on fail, and all after it: the power is gone.
+    pub fn cut_power_at(&self, operation: u64) {
+        let mut content = self.lock();
+        content.fail_at = Some(content.operations + operation);
+        content.fail_for_ever = true;
+    }
+
+    /// Makes the n-th operation from now on fail, and only that one.
+    pub fn fail_at(&self, operation: u64) {
+        let mut content = self.lock();
+        content.fail_at = Some(content.operations + operation);
+        content.fail_for_ever = false;
+    }
+
+    /// Bytes that all files together may have.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.lock().capacity = bytes;
+    }
+
+    /// Bytes that all files together have.
+    pub fn used(&self) -> u64 {
+        self.lock().used()
+    }
+
+    /// What is left after a power cut: a disk of its own.
+    pub fn after_power_cut(&self, chance: &mut fastrand::Rng) -> Self {
+        let content = self.lock();
+        let mut names = content.durable_names.clone();
+        let kept = chance.usize(..=content.pending.len());
+        for change in &content.pending[..kept] {
+            apply(&mut names, change);
+        }
+        let files = content.files.iter().map(|file| file.after_power_cut(chance)).collect();
+        let left = Content {
+            durable_names: names.clone(),
+            names,
+            files,
+            folders: content.folders.clone(),
+            ..Content::default()
+        };
+        Self(Arc::new(Mutex::new(left)))
+    }
+
+    /// What is left when only the process has ended: everything that was written.
+    pub fn after_kill(&self) -> Self {
+        let content = self.lock();
+        let left = Content {
+            names: content.names.clone(),
+            durable_names: content.durable_names.clone(),
+            pending: content.pending.clone(),
+            files: content.files.clone(),
+            folders: content.folders.clone(),
+            ..Content::default()
+        };
+        Self(Arc::new(Mutex::new(left)))
+    }
+
+    /// Changes one byte of a file, as rot does.
+    pub fn rot(&self, name: &str, offset: usize) {
+        let mut content = self.lock();
+        let file = content.names[name];
+        let file = &mut content.files[file];
+        file.now[offset] ^= 0x40;
+        if offset < file.durable.len() {
+            file.durable[offset] ^= 0x40;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.0.lock().expect("nobody panics while holding the disk")
+    }
+}
+
+impl FileContent {
+    fn after_power_cut(&self, chance: &mut fastrand::Rng) -> Self {
+        let mut left = self.durable.clone();
+        // All, none, or each on its own: a real disk does any of these.
+        let mood = chance.u8(..4);
+        for &sector in &self.unsynced {
+            let kept = match mood {
+                0 => false,
+                1 => true,
+                _ => chance.bool(),
+            };
+            let (start, end) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.now.len()));
+            if kept && start < end {
+                if left.len() < end {
+                    left.resize(end, 0);
+                }
+                left[start..end].copy_from_slice(&self.now[start..end]);
+            }
+        }
+        Self { now: left.clone(), durable: left, unsynced: Vec::new() }
+    }
+}
+
+impl Content {
+    /// Counts an operation, and says whether it fails.
+    fn operation(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        match self.fail_at {
+            Some(at) if self.operations == at || (self.operations > at && self.fail_for_ever) => {
+                Err(io::Error::other("the simulated disk fails here"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.names.values().map(|&file| self.files[file].now.len() as u64).sum()
+    }
+
+    fn change(&mut self, change: NameChange) {
+        apply(&mut self.names, &change);
+        self.pending.push(change);
+    }
+
+    fn file(&self, name: &str) -> io::Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, name.to_owned()))
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
+    match change {
+        NameChange::Put(name, file) => names.insert(name.clone(), *file),
+        NameChange::Remove(name) => names.remove(name),
+    };
+}
+
+impl Disk for SimulatedDisk {
+    fn create_folder(&self, name: &str) -> io::Result<()> {
+        let mut content = self.lock();
+        content.operation()?;
+        if !content.folders.iter().any(|known| known == name) {
+            content.folders.push(name.to_owned());
+        }
+        Ok(())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut content = self.lock();
+        content.operation()?;
+        if content.names.contains_key(name) {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
+        }
+        content.files.push(FileContent::default());
+        let file = content.files.len() - 1;
+        content.change(NameChange::Put(name.to_owned(), file));
+        Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut content = self.lock();
+        content.operation()?;
+        let file = content.file(name)?;
+        Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut content = self.lock();
+        content.operation()?;
+        let file = content.file(from)?;
+        // One step: a file system renames whole or not at all.
+        apply(&mut content.names, &NameChange::Remove(from.to_owned()));
+        content.change(NameChange::Put(to.to_owned(), file));
+        content.pending.push(NameChange::Remove(from.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut content = self.lock();
+        content.operation()?;
+        content.file(name)?;
+        content.change(NameChange::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let mut content = self.lock();
+        content.operation()?;
+        let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let mut names: Vec<String> = content
+            .names
+            .keys()
+            .filter_map(|name| name.strip_prefix(&prefix))
+            .filter(|name| !name.contains('/'))
+            .map(str::to_owned)
+            .collect();
+        if folder.is_empty() {
+            names.extend(content.folders.iter().map(|folder| format!("{folder}/")));
+        }
+        Ok(names)
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        let mut content = self.lock();
+        content.operation()?;
+        content.syncs += 1;
+        let of_folder = |name: &str| name.rsplit_once('/').map_or("", |(folder, _)| folder) == folder;
+        let pending = std::mem::take(&mut content.pending);
+        for change in pending {
+            let (NameChange::Put(name, _) | NameChange::Remove(name)) = &change;
+            if of_folder(name) {
+                apply(&mut content.durable_names, &change);
+            } else {
+                content.pending.push(change);
+            }
+        }
+        Ok(())
+    }
+
+    fn available(&self) -> io::Result<u64> {
+        let content = self.lock();
+        Ok(content.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(content.used())))
+    }
+}
+
+struct SimulatedFile {
+    disk: SimulatedDisk,
+    file: usize,
+}
+
+impl DiskFile for SimulatedFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut content = self.disk.lock();
+        let failing = content.operation();
+        let end = offset as usize + bytes.len();
+        let grows = end.saturating_sub(content.files[self.file].now.len()) as u64;
+        if content.capacity.is_some_and(|capacity| content.used() + grows > capacity) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        // A write during which the power goes has been made up to somewhere.
+        let bytes = if failing.is_err() { &bytes[..bytes.len() / 2] } else { bytes };
+        let file = &mut content.files[self.file];
+        let end = offset as usize + bytes.len();
+        if file.now.len() < end {
+            file.now.resize(end, 0);
+        }
+        file.now[offset as usize..end].copy_from_slice(bytes);
+        if !bytes.is_empty() {
+            file.unsynced.extend(offset as usize / SECTOR..=(end - 1) / SECTOR);
+        }
+        failing
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let content = self.disk.lock();
+        let file = &content.files[self.file].now;
+        match file.get(offset as usize..offset as usize + bytes.len()) {
+            Some(part) => bytes.copy_from_slice(part),
+            None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut content = self.disk.lock();
+        content.operation()?;
+        content.syncs += 1;
+        let file = &mut content.files[self.file];
+        let unsynced = std::mem::take(&mut file.unsynced);
+        file.durable.resize(file.now.len(), 0);
+        for sector in unsynced {
+            let (start, end) = (sector * SECTOR, ((sector + 1) * SECTOR).min(file.now.len()));
+            if start < end {
+                file.durable[start..end].copy_from_slice(&file.now[start..end]);
+            }
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().files[self.file].now.len() as u64)
+    }
+}

@@ -1,0 +1,268 @@
+//! What is in memory: all logs and tables, and the records of late. Readers see it; one thread changes it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tidings_engine::log::plan::{Effect, LogHash, Stored, records};
+use tidings_engine::log::{LogState, Page, ReadError, Record, Span, Status};
+use tidings_model::{CommitNumber, LogId, Position, Timestamp};
+
+use crate::checkpoint::Delta;
+use crate::segment::{Segments, take_into};
+use crate::tables::{Numbers, StoredTables};
+
+/// All that readers see.
+pub struct State<T> {
+    /// Logs that are there.
+    pub logs: HashMap<LogId, Slot, LogHash>,
+    /// Numbers that logs ever had.
+    pub numbers: Numbers,
+    /// The capability's tables.
+    pub tables: T,
+    /// The last commit that is visible.
+    pub last_commit: CommitNumber,
+    /// Checksum of its frame.
+    pub chain: u32,
+    /// Logs that have records in the current generation.
+    touched: Vec<LogId>,
+    /// Roughly what the current generation takes in memory.
+    pub generation_bytes: usize,
+    /// What the next checkpoint must know beside the tails of logs.
+    delta: Delta,
+    /// Generations that are complete, oldest first: being written, or kept to be read.
+    pub generations: VecDeque<Arc<Generation>>,
+    /// What was written before.
+    pub segments: Segments,
+}
+
+/// One log.
+pub struct Slot {
+    /// What it knows of itself.
+    pub state: LogState,
+    /// Records at or below this are not in memory.
+    pub evicted: Position,
+    /// Its records in the current generation.
+    recent: Vec<Entry>,
+}
+
+impl Slot {
+    /// A log whose records, if it has any, are not in memory.
+    pub fn new(state: LogState) -> Self {
+        Self { evicted: state.status().tail, state, recent: Vec::new() }
+    }
+}
+
+/// One record.
+#[derive(Clone)]
+pub struct Entry {
+    /// Where it lies.
+    pub position: Position,
+    /// What it is; shared by all references to the same record.
+    pub stored: Arc<Stored>,
+}
+
+/// Records that were committed one after the other, and what else changed meanwhile. Complete.
+pub struct Generation {
+    /// By log, each in order.
+    pub runs: Vec<(LogId, Vec<Entry>)>,
+    /// What the checkpoint must know beside the tails.
+    pub delta: Delta,
+    /// The last commit in it.
+    pub last_commit: CommitNumber,
+    /// Checksum of that commit's frame.
+    pub chain: u32,
+}
+
+impl Generation {
+    fn entries(&self, log: LogId) -> &[Entry] {
+        match self.runs.binary_search_by_key(&log, |(id, _)| *id) {
+            Ok(at) => &self.runs[at].1,
+            Err(_) => &[],
+        }
+    }
+}
+
+/// A read that needs files: what to do, outside the lock.
+pub struct DiskRead {
+    log: LogId,
+    span: Span,
+    status: Status,
+    segments: Segments,
+    recent: Vec<Entry>,
+}
+
+/// How a read goes on.
+pub enum ReadPlan {
+    /// It is done.
+    Done(Page),
+    /// It needs files.
+    Disk(DiskRead),
+}
+
+/// What an entry takes in memory, beside its payload.
+const ENTRY_BYTES: usize = 40;
+/// What a record of its own takes beside that.
+const STORED_BYTES: usize = 120;
+
+impl<T: StoredTables> State<T> {
+    /// A state of nothing.
+    pub fn empty() -> Self {
+        Self {
+            logs: HashMap::default(),
+            numbers: Numbers::default(),
+            tables: T::default(),
+            last_commit: CommitNumber::ZERO,
+            chain: 0,
+            touched: Vec::new(),
+            generation_bytes: 0,
+            delta: Delta::default(),
+            generations: VecDeque::new(),
+            segments: Arc::default(),
+        }
+    }
+
+    /// Applies what a commit does. It is durable.
+    pub fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
+        match effect {
+            Effect::Created { log, tail } => {
+                self.logs.insert(log, Slot::new(LogState::beginning(tail)));
+                self.numbers.insert(log.get());
+                self.delta.created(log, tail);
+            }
+            Effect::Appended { append, positions } => {
+                self.delta.appended(&append, now);
+                let Some(slot) = self.logs.get_mut(&append.log) else { return };
+                slot.state.apply(&append, &positions, now);
+                if slot.recent.is_empty() && !positions.is_empty() {
+                    self.touched.push(append.log);
+                }
+                for (position, stored) in records(&append, &positions, number, now) {
+                    self.generation_bytes += stored.payload.len() + ENTRY_BYTES + STORED_BYTES;
+                    slot.recent.push(Entry { position, stored: Arc::new(stored) });
+                }
+            }
+            Effect::Referred { sources, targets } => self.refer(&sources, &targets, number),
+            Effect::Trimmed { log, floor } => {
+                let Some(slot) = self.logs.get_mut(&log) else { return };
+                slot.state.trim(floor);
+                // At most the tail, and that is what counts from now on.
+                let floor = slot.state.status().floor;
+                self.delta.trimmed(log, floor);
+                slot.recent.retain(|entry| entry.position > floor);
+            }
+            Effect::Ended { log } => {
+                self.delta.ended(log);
+                self.logs.remove(&log);
+            }
+        }
+    }
+
+    fn refer(&mut self, sources: &[Arc<Stored>], targets: &[LogId], number: CommitNumber) {
+        let payloads: usize = sources.iter().map(|source| source.payload.len() + STORED_BYTES).sum();
+        self.generation_bytes += payloads + sources.len() * targets.len() * ENTRY_BYTES;
+        for target in targets {
+            let Some(slot) = self.logs.get_mut(target) else { continue };
+            if slot.recent.is_empty() {
+                self.touched.push(*target);
+            }
+            for source in sources {
+                let position = slot.state.next_position(number);
+                slot.state.refer(number, 1).expect("judged good");
+                slot.recent.push(Entry { position, stored: source.clone() });
+            }
+        }
+    }
+
+    /// Applies a change of the tables. `bytes` is how it is written.
+    pub fn change(&mut self, change: T::Change, bytes: &[u8]) {
+        self.delta.changed(bytes);
+        self.generation_bytes += bytes.len() + ENTRY_BYTES;
+        self.tables.apply(change);
+    }
+
+    /// Completes the current generation and begins another.
+    pub fn freeze(&mut self) -> Arc<Generation> {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        let mut runs = Vec::with_capacity(self.touched.len());
+        for log in self.touched.drain(..) {
+            if let Some(slot) = self.logs.get_mut(&log)
+                && !slot.recent.is_empty()
+            {
+                runs.push((log, std::mem::take(&mut slot.recent)));
+            }
+        }
+        self.generation_bytes = 0;
+        let delta = std::mem::take(&mut self.delta);
+        let (last_commit, chain) = (self.last_commit, self.chain);
+        let generation = Arc::new(Generation { runs, delta, last_commit, chain });
+        self.generations.push_back(generation.clone());
+        generation
+    }
+
+    /// Lets go of the oldest generation, whose records are in a segment.
+    pub fn evict(&mut self) {
+        let Some(generation) = self.generations.pop_front() else { return };
+        for (log, entries) in &generation.runs {
+            if let (Some(slot), Some(last)) = (self.logs.get_mut(log), entries.last()) {
+                slot.evicted = slot.evicted.max(last.position);
+            }
+        }
+    }
+
+    /// Reads from memory, or says what to do with files.
+    pub fn read(&self, log: LogId, span: Span) -> Result<ReadPlan, ReadError> {
+        let slot = self.logs.get(&log).ok_or(ReadError::NoSuchLog(log))?;
+        let status = slot.state.status();
+        if span.after < status.floor && !span.after.is_zero() {
+            return Err(ReadError::Trimmed { floor: status.floor, tail: status.tail });
+        }
+        let mut rest = Span { after: span.after.max(status.floor), ..span };
+        let mut records = Vec::new();
+        if rest.after >= slot.evicted {
+            self.read_recent(log, slot, &mut rest, &mut records);
+            return Ok(ReadPlan::Done(Page { records, status }));
+        }
+        let recent = self.entries(log, slot).filter(|entry| entry.position > rest.after).cloned().collect();
+        Ok(ReadPlan::Disk(DiskRead { log, span: rest, status, segments: self.segments.clone(), recent }))
+    }
+
+    fn read_recent(&self, log: LogId, slot: &Slot, span: &mut Span, records: &mut Vec<Record>) {
+        let kept = self.generations.iter().map(|generation| generation.entries(log));
+        for entries in kept.chain([&slot.recent[..]]) {
+            let start = entries.partition_point(|entry| entry.position <= span.after);
+            for entry in &entries[start..] {
+                let within = entry.position <= span.through;
+                if !within || !take_into(records, span, entry.stored.at(entry.position)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn entries<'a>(&'a self, log: LogId, slot: &'a Slot) -> impl Iterator<Item = &'a Entry> {
+        self.generations.iter().flat_map(move |generation| generation.entries(log)).chain(&slot.recent)
+    }
+}
+
+impl DiskRead {
+    /// Reads segments, then what was in memory.
+    pub fn run(mut self) -> Result<Page, crate::OpenError> {
+        let mut records = Vec::new();
+        for segment in self.segments.iter() {
+            if !segment.read(self.log, &mut self.span, &mut records)? {
+                return Ok(Page { records, status: self.status });
+            }
+        }
+        for entry in self.recent {
+            if entry.position <= self.span.after {
+                continue;
+            }
+            let within = entry.position <= self.span.through;
+            if !within || !take_into(&mut records, &mut self.span, entry.stored.at(entry.position)) {
+                break;
+            }
+        }
+        Ok(Page { records, status: self.status })
+    }
+}

@@ -1,0 +1,210 @@
+//! How the tables of streams are kept.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::StoreError;
+use tidings_model::{ProjectId, StreamId, Timestamp};
+use tidings_streams::table::Cause;
+use tidings_streams::{
+    Change, ContentType, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table,
+};
+
+use crate::Embedded;
+use crate::checkpoint::{put_option, take_option};
+use crate::codec::{Garbled, Put, Take};
+use crate::tables::StoredTables;
+
+const CREATE: u8 = 1;
+const RENEW: u8 = 2;
+const RETIRE: u8 = 3;
+const REMOVE: u8 = 4;
+
+impl Store for Embedded<Table> {
+    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
+        let found = self.look(|table, status| {
+            let stream = table.get(key)?.clone();
+            let status = status(stream.log).expect("a stream and its log live and die in one commit");
+            Some(Found { stream, status })
+        });
+        std::future::ready(Ok(found)).boxed()
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+    }
+}
+
+impl StoredTables for Table {
+    fn encode(change: &Change, out: &mut Vec<u8>) {
+        match change {
+            Change::Create { key, stream } => {
+                out.byte(CREATE);
+                put_key(out, key);
+                put_stream(out, stream);
+            }
+            Change::Renew { key, log, expires_at } => {
+                out.byte(RENEW);
+                put_key(out, key);
+                out.log(*log);
+                out.number(expires_at.as_millis());
+            }
+            Change::Retire { key, log, cause } => {
+                out.byte(RETIRE);
+                put_key(out, key);
+                out.log(*log);
+                put_cause(out, *cause);
+            }
+            Change::Remove { key, log, cause } => {
+                out.byte(REMOVE);
+                put_key(out, key);
+                out.log(*log);
+                put_cause(out, *cause);
+            }
+        }
+    }
+
+    fn decode(mut take: Take) -> Result<Change, Garbled> {
+        let tag = take.byte()?;
+        let key = take_key(&mut take)?;
+        let change = match tag {
+            CREATE => Change::Create { key, stream: take_stream(&mut take)? },
+            RENEW => Change::Renew { key, log: take.log()?, expires_at: take.time()? },
+            RETIRE => Change::Retire { key, log: take.log()?, cause: take_cause(&mut take)? },
+            REMOVE => Change::Remove { key, log: take.log()?, cause: take_cause(&mut take)? },
+            _ => return Err(Garbled),
+        };
+        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+    }
+
+    fn dump(&self) -> Vec<Change> {
+        let mut streams: Vec<_> = self.iter().collect();
+        // A source is older than its forks, and creating a fork counts it at its source.
+        streams.sort_by_key(|(_, stream)| stream.log);
+        let create = |(key, stream): (&StreamKey, &Arc<Stream>)| Change::Create {
+            key: key.clone(),
+            stream: Stream { forks: 0, ..Stream::clone(stream) },
+        };
+        streams.into_iter().map(create).collect()
+    }
+
+    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(u64)) {
+        let (Change::Create { key, .. }
+        | Change::Renew { key, .. }
+        | Change::Retire { key, .. }
+        | Change::Remove { key, .. }) = change;
+        subject(hash(key));
+        // A fork that comes or goes changes its source.
+        let fork = match change {
+            Change::Create { stream, .. } => stream.fork.as_ref(),
+            Change::Remove { key, .. } => self.get(key).and_then(|stream| stream.fork.as_ref()),
+            Change::Renew { .. } | Change::Retire { .. } => None,
+        };
+        if let Some(fork) = fork {
+            subject(hash(&fork.source));
+        }
+    }
+}
+
+fn hash(key: &StreamKey) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn put_key(out: &mut Vec<u8>, key: &StreamKey) {
+    out.text(key.project.as_str());
+    out.text(key.id.as_str());
+}
+
+fn take_key(take: &mut Take) -> Result<StreamKey, Garbled> {
+    let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
+    Ok(StreamKey { project, id: StreamId::parse(&take.text()?).map_err(|_| Garbled)? })
+}
+
+fn put_cause(out: &mut Vec<u8>, cause: Cause) {
+    match cause {
+        Cause::Deleted => out.byte(0),
+        Cause::Expired(now) => {
+            out.byte(1);
+            out.number(now.as_millis());
+        }
+        Cause::Unreferenced => out.byte(2),
+    }
+}
+
+fn take_cause(take: &mut Take) -> Result<Cause, Garbled> {
+    match take.byte()? {
+        0 => Ok(Cause::Deleted),
+        1 => Ok(Cause::Expired(take.time()?)),
+        2 => Ok(Cause::Unreferenced),
+        _ => Err(Garbled),
+    }
+}
+
+fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
+    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life } = stream;
+    out.log(*log);
+    out.text(content_type.as_str());
+    match expiry {
+        Expiry::Never => out.byte(0),
+        Expiry::Idle(ttl) => {
+            out.byte(1);
+            out.number(ttl.as_secs());
+        }
+        Expiry::At(at) => {
+            out.byte(2);
+            out.number(at.as_millis());
+        }
+    }
+    put_option(out, expires_at.as_ref(), |out, at| out.number(at.as_millis()));
+    out.number(created_at.as_millis());
+    put_option(out, fork.as_ref(), |out, fork| put_fork(out, fork));
+    out.byte(u8::from(*life == Life::Retired));
+}
+
+fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
+    Ok(Stream {
+        log: take.log()?,
+        content_type: ContentType::parse(&take.text()?).ok_or(Garbled)?,
+        expiry: match take.byte()? {
+            0 => Expiry::Never,
+            1 => Expiry::Idle(Duration::from_secs(take.number()?)),
+            2 => Expiry::At(take.time()?),
+            _ => return Err(Garbled),
+        },
+        expires_at: take_option(take, Take::time)?,
+        created_at: take.time()?,
+        fork: take_option(take, take_fork)?.map(Arc::new),
+        forks: 0,
+        life: if take.byte()? == 0 { Life::Active } else { Life::Retired },
+    })
+}
+
+fn put_fork(out: &mut Vec<u8>, fork: &Fork) {
+    let Fork { source, source_log, offset, sub_offset, lineage } = fork;
+    put_key(out, source);
+    out.log(*source_log);
+    put_option(out, offset.as_ref(), |out, offset| out.position(*offset));
+    out.number(*sub_offset);
+    out.number(lineage.len() as u64);
+    for segment in lineage {
+        out.log(segment.log);
+        out.position(segment.through);
+    }
+}
+
+fn take_fork(take: &mut Take) -> Result<Fork, Garbled> {
+    Ok(Fork {
+        source: take_key(take)?,
+        source_log: take.log()?,
+        offset: take_option(take, Take::position)?,
+        sub_offset: take.number()?,
+        lineage: (0..take.count()?)
+            .map(|_| Ok(Segment { log: take.log()?, through: take.position()? }))
+            .collect::<Result<_, Garbled>>()?,
+    })
+}

@@ -1,0 +1,86 @@
+//! What a capability's tables need so that this store can keep them.
+
+use std::collections::BTreeMap;
+
+use tidings_engine::log::Tables;
+
+use crate::codec::{Garbled, Take};
+
+/// Tables that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
+/// checkpoint.
+pub trait StoredTables: Tables {
+    /// Writes a change.
+    fn encode(change: &Self::Change, out: &mut Vec<u8>);
+
+    /// Reads a change back.
+    fn decode(take: Take) -> Result<Self::Change, Garbled>;
+
+    /// Changes that make the same tables from empty ones, one after the other.
+    fn dump(&self) -> Vec<Self::Change>;
+
+    /// What a change reads or writes, as hashes. Two commits that share one are not judged in one go.
+    fn subjects(&self, change: &Self::Change, subject: &mut dyn FnMut(u64));
+}
+
+/// Numbers that were ever given to a log, as ranges. They count up, so there are few.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// First and last of each range.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Numbers {
+    /// Whether the number is among them.
+    pub fn contains(&self, number: u64) -> bool {
+        self.ranges.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
+    }
+
+    /// The largest, zero when there is none.
+    pub fn largest(&self) -> u64 {
+        self.ranges.last_key_value().map_or(0, |(_, &last)| last)
+    }
+
+    /// Adds a number.
+    pub fn insert(&mut self, number: u64) {
+        self.insert_range(number, number);
+    }
+
+    /// Adds all from first to last, of which none is among them yet.
+    pub fn insert_range(&mut self, mut first: u64, mut last: u64) {
+        if self.contains(first) {
+            return;
+        }
+        if let Some((&before, &end)) = self.ranges.range(..first).next_back()
+            && end + 1 == first
+        {
+            first = before;
+        }
+        if let Some(end) = self.ranges.remove(&(last + 1)) {
+            last = end;
+        }
+        self.ranges.insert(first, last);
+    }
+
+    /// First and last of each range.
+    pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(&first, &last)| (first, last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_melt_into_ranges() {
+        let mut numbers = Numbers::default();
+        for number in [1, 2, 5, 4, 9, 3] {
+            assert!(!numbers.contains(number));
+            numbers.insert(number);
+            assert!(numbers.contains(number));
+        }
+        assert_eq!(numbers.ranges().collect::<Vec<_>>(), [(1, 5), (9, 9)]);
+        assert_eq!(numbers.largest(), 9);
+        assert!(!numbers.contains(0) && !numbers.contains(6) && !numbers.contains(10));
+    }
+}

@@ -1,0 +1,415 @@
+//! The write-ahead log: files of a fixed size, filled with zeros once and used again and again.
+//!
+//! Overwriting a file that has its blocks is the fastest durable write there is: the file system has nothing of
+//! its own to write. A file begins with two copies of its header (version, sequence number, salt); frames follow from
+//! byte 8192. When a file is used again it gets a new salt, so that frames of its earlier life fit no checksum.
+//!
+//! Only one frame is ever being written. So a frame that cannot be read is the torn end of the log if nothing readable
+//! comes after it, and rot of acknowledged data if something does: then the store refuses to start.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tidings_model::CommitNumber;
+
+use crate::codec::{Put, Take, checksum};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{InFile, OpenError};
+use crate::frame::{ALIGNMENT, Content, Frame, HEADER, Header, read};
+
+/// Folder of the log's files.
+pub const FOLDER: &str = "wal";
+/// Where frames begin.
+pub const FIRST_FRAME: u64 = 2 * ALIGNMENT as u64;
+
+const MAGIC: &[u8; 8] = b"tidingsW";
+const VERSION: u32 = 1;
+const ZEROS: usize = 1 << 20;
+
+/// The log as its one writer has it.
+pub struct Wal {
+    disk: Arc<dyn Disk>,
+    file_bytes: u64,
+    current: WalFile,
+    offset: u64,
+    /// Checksum of the last frame.
+    chain: u32,
+    shelf: Arc<Shelf>,
+}
+
+/// One file with the header it has now.
+struct WalFile {
+    name: String,
+    file: Box<dyn DiskFile>,
+    sequence: u64,
+    salt: u64,
+}
+
+/// Files that are not being written: those that are full, and the one that comes next. Shared with whoever
+/// makes room in the background.
+pub struct Shelf {
+    disk: Arc<dyn Disk>,
+    file_bytes: u64,
+    stock: Mutex<Stock>,
+}
+
+struct Stock {
+    /// Full files, oldest first, with the last commit each has.
+    full: VecDeque<(WalFile, CommitNumber)>,
+    /// Files whose content is no longer needed.
+    empty: Vec<WalFile>,
+    /// Ready to be written.
+    next: Option<WalFile>,
+    next_sequence: u64,
+    next_name: u64,
+    /// Where salts come from: a number no client knows, stirred for each file.
+    secret: u64,
+}
+
+/// Where the log ended when it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// The last commit.
+    pub number: CommitNumber,
+    /// Checksum of its frame.
+    pub chain: u32,
+}
+
+impl Wal {
+    /// Reads the log from the frame after `applied` on, giving each to `replay`, and makes it ready for more.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        file_bytes: u64,
+        secret: u64,
+        applied: End,
+        mut replay: impl FnMut(Content) -> Result<(), OpenError>,
+    ) -> Result<(Self, Arc<Shelf>, End), OpenError> {
+        let files = Files::list(&*disk)?;
+        let mut end = applied;
+        let place = files.replay(&mut end, &mut replay)?;
+        files.refuse_rot(end, place)?;
+        // What was read may never have reached the disk, if the process was killed. It is shown from now on.
+        for file in &files.used {
+            file.file.sync().in_file(&file.name)?;
+        }
+        let (wal, shelf) = files.into_wal(disk, file_bytes, secret, end, place)?;
+        Ok((wal, shelf, end))
+    }
+
+    /// Checksum of the last frame.
+    pub fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    /// The largest frame that fits.
+    pub fn frame_bytes_max(&self) -> usize {
+        (self.file_bytes - FIRST_FRAME) as usize
+    }
+
+    /// Makes sure that a frame of so many bytes can be written, going to the next file if need be; says whether it
+    /// did. Fails, and changes nothing, when there is no space for another file.
+    pub fn make_room(&mut self, bytes: usize, last: CommitNumber) -> io::Result<bool> {
+        let sealed = bytes.next_multiple_of(ALIGNMENT) as u64;
+        if self.offset + sealed <= self.file_bytes {
+            return Ok(false);
+        }
+        let mut stock = self.shelf.stock();
+        let next = match stock.next.take() {
+            Some(next) => next,
+            None => stock.prepare(&*self.disk, self.file_bytes)?,
+        };
+        let full = std::mem::replace(&mut self.current, next);
+        stock.full.push_back((full, last));
+        self.offset = FIRST_FRAME;
+        Ok(true)
+    }
+
+    /// Writes a frame, for which there is room, and makes it durable.
+    pub fn write(&mut self, frame: &mut Frame) -> io::Result<()> {
+        let chain = frame.seal(self.current.salt, self.chain);
+        self.current.file.write_at(self.offset, frame.sealed())?;
+        self.current.file.sync()?;
+        self.offset += frame.sealed().len() as u64;
+        self.chain = chain;
+        Ok(())
+    }
+}
+
+impl Shelf {
+    /// Lets go of files whose commits are all at or below `applied`, and gets the next file ready.
+    pub fn restock(&self, applied: CommitNumber) -> io::Result<()> {
+        /// Files that lie empty and are not removed.
+        const EMPTY_MAX: usize = 2;
+        let mut stock = self.stock();
+        while stock.full.front().is_some_and(|(_, last)| *last <= applied) {
+            let (file, _) = stock.full.pop_front().expect("there is one");
+            stock.empty.push(file);
+        }
+        if stock.next.is_none() {
+            let next = stock.prepare(&*self.disk, self.file_bytes)?;
+            stock.next = Some(next);
+        }
+        while stock.empty.len() > EMPTY_MAX {
+            let file = stock.empty.pop().expect("there are some");
+            self.disk.remove(&file.name)?;
+        }
+        Ok(())
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        self.stock.lock().expect("nobody panics while holding the stock")
+    }
+}
+
+impl Stock {
+    /// A file with a fresh header, from one that lies empty or made new.
+    fn prepare(&mut self, disk: &dyn Disk, file_bytes: u64) -> io::Result<WalFile> {
+        let sequence = self.next_sequence;
+        let salt = stir(self.secret ^ sequence);
+        let mut used = match self.empty.pop() {
+            Some(used) => used,
+            None => self.make(disk, file_bytes)?,
+        };
+        let header = header(sequence, salt);
+        used.file.write_at(0, &header)?;
+        used.file.write_at(ALIGNMENT as u64, &header)?;
+        used.file.sync()?;
+        self.next_sequence += 1;
+        (used.sequence, used.salt) = (sequence, salt);
+        Ok(used)
+    }
+
+    fn make(&mut self, disk: &dyn Disk, file_bytes: u64) -> io::Result<WalFile> {
+        let name = format!("{FOLDER}/{:06}", self.next_name);
+        let file = disk.create(&name)?;
+        let fill = || -> io::Result<()> {
+            let zeros = vec![0; ZEROS.min(file_bytes as usize)];
+            let mut offset = 0;
+            while offset < file_bytes {
+                let length = (file_bytes - offset).min(zeros.len() as u64);
+                file.write_at(offset, &zeros[..length as usize])?;
+                offset += length;
+            }
+            file.sync()?;
+            disk.sync_folder(FOLDER)
+        };
+        if let Err(error) = fill() {
+            // Half a file would take space that is scarce just now. If it cannot be removed, the next start does.
+            let _ = disk.remove(&name);
+            return Err(error);
+        }
+        self.next_name += 1;
+        Ok(WalFile { name, file, sequence: 0, salt: 0 })
+    }
+}
+
+fn header(sequence: u64, salt: u64) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.fixed32(VERSION);
+    bytes.fixed64(sequence);
+    bytes.fixed64(salt);
+    let sum = checksum(0, &[&bytes]);
+    bytes.fixed32(sum);
+    bytes
+}
+
+/// Sequence number and salt, if this is a header.
+fn read_header(name: &str, page: &[u8]) -> Result<Option<(u64, u64)>, OpenError> {
+    let mut take = Take(Bytes::copy_from_slice(&page[..32]));
+    let (Ok(magic), Ok(version)) = (take.exactly(8), take.fixed32()) else { return Ok(None) };
+    let (Ok(sequence), Ok(salt), Ok(sum)) = (take.fixed64(), take.fixed64(), take.fixed32()) else {
+        return Ok(None);
+    };
+    if magic != MAGIC[..] || sum != checksum(0, &[&page[..28]]) {
+        return Ok(None);
+    }
+    if version != VERSION {
+        return Err(OpenError::Version { name: name.to_owned(), found: version, expected: VERSION });
+    }
+    Ok(Some((sequence, salt)))
+}
+
+/// Spreads a number over all bits, so that neighbours have nothing in common.
+fn stir(mut number: u64) -> u64 {
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// The files of a log that is being opened.
+struct Files {
+    /// Those with a header, by sequence number.
+    used: Vec<WalFile>,
+    /// Those without: their making was cut off.
+    blank: Vec<WalFile>,
+    last_name: u64,
+}
+
+/// Where a log goes on: a file among those in use, and an offset in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    file: usize,
+    offset: u64,
+}
+
+impl Files {
+    fn list(disk: &dyn Disk) -> Result<Self, OpenError> {
+        let mut files = Self { used: Vec::new(), blank: Vec::new(), last_name: 0 };
+        for short in disk.list(FOLDER).in_file(FOLDER)? {
+            let name = format!("{FOLDER}/{short}");
+            let number = short
+                .parse::<u64>()
+                .map_err(|_| OpenError::Foreign { folder: FOLDER.to_owned(), name: short.clone() })?;
+            files.last_name = files.last_name.max(number);
+            let file = disk.open(&name).in_file(&name)?;
+            let mut header = None;
+            let mut page = vec![0; ALIGNMENT];
+            for copy in 0..2 {
+                let whole = file.len().in_file(&name)? >= FIRST_FRAME;
+                if header.is_none() && whole {
+                    file.read_at(copy * ALIGNMENT as u64, &mut page).in_file(&name)?;
+                    header = read_header(&name, &page)?;
+                }
+            }
+            match header {
+                Some((sequence, salt)) => files.used.push(WalFile { name, file, sequence, salt }),
+                None => files.blank.push(WalFile { name, file, sequence: 0, salt: 0 }),
+            }
+        }
+        files.used.sort_by_key(|file| file.sequence);
+        Ok(files)
+    }
+
+    /// Replays what follows `end`, moving it, and returns where the log goes on.
+    fn replay(
+        &self,
+        end: &mut End,
+        replay: &mut impl FnMut(Content) -> Result<(), OpenError>,
+    ) -> Result<Option<Place>, OpenError> {
+        let mut place = None;
+        for (n, file) in self.used.iter().enumerate() {
+            let mut offset = FIRST_FRAME;
+            while let Some((header, bytes)) = file.frame(offset)? {
+                let follows = header.number > end.number && header.before == end.chain;
+                if follows {
+                    let content = bytes.slice(HEADER..HEADER + header.length);
+                    let content = read(header.number, content).in_file(&file.name)?;
+                    replay(content)?;
+                    *end = End { number: header.number, chain: header.checksum };
+                } else if header.number > end.number {
+                    break;
+                }
+                offset += (HEADER + header.length).next_multiple_of(ALIGNMENT) as u64;
+                if header.number == end.number {
+                    place = Some(Place { file: n, offset });
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    /// Looks behind the end for a frame that can be read: then one before it was lost.
+    fn refuse_rot(&self, end: End, place: Option<Place>) -> Result<(), OpenError> {
+        for (n, file) in self.used.iter().enumerate() {
+            let start = match place {
+                Some(place) if n == place.file => place.offset,
+                Some(place) if n < place.file => continue,
+                _ => FIRST_FRAME,
+            };
+            if file.has_frame_after(start, end.number)? {
+                let (name, offset) = match place {
+                    Some(place) => (self.used[place.file].name.clone(), place.offset),
+                    None => (file.name.clone(), start),
+                };
+                return Err(OpenError::Rot { name, offset, lost: end.number.next() });
+            }
+        }
+        Ok(())
+    }
+
+    fn into_wal(
+        self,
+        disk: Arc<dyn Disk>,
+        file_bytes: u64,
+        secret: u64,
+        end: End,
+        place: Option<Place>,
+    ) -> Result<(Wal, Arc<Shelf>), OpenError> {
+        let mut stock = Stock {
+            full: VecDeque::new(),
+            empty: Vec::new(),
+            next: None,
+            next_sequence: self.used.last().map_or(1, |file| file.sequence + 1),
+            next_name: self.last_name + 1,
+            secret,
+        };
+        let mut current = None;
+        for (n, file) in self.used.into_iter().enumerate() {
+            let whole = file.file.len().in_file(&file.name)? == file_bytes;
+            match place {
+                Some(place) if n < place.file => stock.full.push_back((file, end.number)),
+                Some(place) if n == place.file && whole => current = Some((file, place.offset)),
+                Some(place) if n == place.file => stock.full.push_back((file, end.number)),
+                _ if whole => stock.empty.push(file),
+                _ => disk.remove(&file.name).in_file(&file.name)?,
+            }
+        }
+        for file in self.blank {
+            if file.file.len().in_file(&file.name)? == file_bytes {
+                stock.empty.push(file);
+            } else {
+                disk.remove(&file.name).in_file(&file.name)?;
+            }
+        }
+        let (current, offset) = match current {
+            Some(current) => current,
+            None => (stock.prepare(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME),
+        };
+        let shelf = Arc::new(Shelf { disk: disk.clone(), file_bytes, stock: Mutex::new(stock) });
+        let wal = Wal { disk, file_bytes, current, offset, chain: end.chain, shelf: shelf.clone() };
+        Ok((wal, shelf))
+    }
+}
+
+impl WalFile {
+    /// The frame at an offset, header first, if there is one whose checksum is right.
+    fn frame(&self, offset: u64) -> Result<Option<(Header, Bytes)>, OpenError> {
+        let length = self.file.len().in_file(&self.name)?;
+        if offset + ALIGNMENT as u64 > length {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; ALIGNMENT];
+        self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
+        let Some(header) = Header::read(&bytes) else { return Ok(None) };
+        let whole = (HEADER + header.length).next_multiple_of(ALIGNMENT);
+        if offset + whole as u64 > length {
+            return Ok(None);
+        }
+        if whole > ALIGNMENT {
+            bytes.resize(whole, 0);
+            self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
+        }
+        Ok(header.fits(self.salt, &bytes).then(|| (header, Bytes::from(bytes))))
+    }
+
+    /// Whether there is a frame from here on whose commit comes after the given one.
+    fn has_frame_after(&self, start: u64, last: CommitNumber) -> Result<bool, OpenError> {
+        let length = self.file.len().in_file(&self.name)?;
+        let mut window = vec![0; ZEROS];
+        let mut offset = start;
+        while offset < length {
+            let bytes = ((length - offset) as usize).min(window.len());
+            self.file.read_at(offset, &mut window[..bytes]).in_file(&self.name)?;
+            for page in (0..bytes).step_by(ALIGNMENT) {
+                let may_be = Header::read(&window[page..bytes]).is_some_and(|header| header.number > last);
+                if may_be && self.frame(offset + page as u64)?.is_some() {
+                    return Ok(true);
+                }
+            }
+            offset += bytes as u64;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,8 @@
+//! What the embedded store promises, a file per promise.
+
+mod book;
+mod contract;
+mod crash;
+mod files;
+mod space;
+mod upkeep;
