@@ -81,6 +81,12 @@ impl SimulatedDisk {
         content.fail_for_ever = false;
     }
 
+    /// Whether the operation that was to fail has come.
+    pub fn has_failed(&self) -> bool {
+        let content = self.lock();
+        content.fail_at.is_some_and(|at| content.operations >= at)
+    }
+
     /// Bytes that all files together may have.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().capacity = bytes;
