@@ -2,11 +2,13 @@
 
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+use tidings_embedded::OpenError;
 use tidings_engine::WallClock;
-use tidings_server::{Server, ServerOptions};
+use tidings_server::{Server, ServerOptions, StartError, StoreChoice};
 use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -33,6 +35,9 @@ struct Serve {
     /// Address and port to listen on.
     #[arg(long, env = "TIDINGS_LISTEN", default_value = "127.0.0.1:4437")]
     listen: SocketAddr,
+    /// Folder of the data; made if it is not there.
+    #[arg(long, env = "TIDINGS_DATA", default_value = "./tidings-data", value_name = "DIR")]
+    data: PathBuf,
     /// Any project exists and no credentials are needed. Only on the loopback interface.
     #[arg(long, env = "TIDINGS_DEV")]
     dev: bool,
@@ -57,14 +62,12 @@ pub enum CommandError {
         /// Its port.
         port: u16,
     },
-    /// The address is taken or not ours.
-    #[error("cannot listen on {listen}: {error}")]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// What the system says.
-        error: io::Error,
-    },
+    /// The server does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A store cannot be looked at.
+    #[error(transparent)]
+    Store(#[from] OpenError),
     /// The server ended by itself.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
@@ -89,14 +92,16 @@ impl Serve {
         if !listen.ip().is_loopback() {
             return Err(CommandError::DevOnNetwork { listen, port: listen.port() });
         }
+        let store = StoreChoice::Embedded { data: self.data.clone(), on_failure: Arc::new(|_| exit_now()) };
         let options = ServerOptions {
+            store,
             listen,
             clock: Arc::new(WallClock),
             seed: fastrand::u64(..),
             streams: Options::default(),
         };
-        let server = Server::start(options).await.map_err(|error| CommandError::Listen { listen, error })?;
-        greet(server.address());
+        let server = Server::start(options).await?;
+        greet(server.address(), &self.data);
         wait_for_signal().await?;
         tracing::info!("draining");
         server.stop().await?;
@@ -104,15 +109,21 @@ impl Serve {
     }
 }
 
-fn greet(address: SocketAddr) {
+/// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
+fn exit_now() {
+    std::process::exit(1);
+}
+
+fn greet(address: SocketAddr, data: &Path) {
     println!(
         "tidings {version} serves on http://{address}\n\
-         data: in memory, gone when this process ends\n\
+         data: {data}\n\
          try:\n\
          \x20 curl -i -X PUT http://{address}/v1/stream/hello -H 'content-type: text/plain'\n\
          \x20 curl -i -X POST http://{address}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'\n\
          \x20 curl -N 'http://{address}/v1/stream/hello?offset=-1&live=sse'",
         version = env!("CARGO_PKG_VERSION"),
+        data = data.display(),
     );
 }
 

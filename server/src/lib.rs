@@ -2,4 +2,4 @@
 
 pub mod serve;
 
-pub use serve::{Server, ServerOptions};
+pub use serve::{Server, ServerOptions, StartError, StoreChoice};

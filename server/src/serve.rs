@@ -1,15 +1,18 @@
 //! One running server: store, capabilities and routes put together, listening.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use tidings_api::{Api, Drain};
+use tidings_embedded::{DirectoryLock, Embedded, Failure, Folder, OpenError};
 use tidings_engine::log::Memory;
 use tidings_engine::{Bus, Chance, Clock};
-use tidings_streams::{Options, Streams, Table};
+use tidings_streams::{Options, Store, Streams, Table};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -17,8 +20,45 @@ use tokio::task::JoinHandle;
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often the store is asked to give space back.
+const TEND_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a server that stops waits for answers that are on their way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where streams are kept.
+#[derive(Clone)]
+pub enum StoreChoice {
+    /// In memory, for as long as the process lives.
+    Memory,
+    /// In files.
+    Embedded {
+        /// The folder.
+        data: PathBuf,
+        /// What to do when the disk fails.
+        on_failure: Failure,
+    },
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {listen}: {error}")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+}
+
 /// What a server is made of.
 pub struct ServerOptions {
+    /// Where streams are kept.
+    pub store: StoreChoice,
     /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
     /// What time it is.
@@ -36,20 +76,24 @@ pub struct Server {
     drain: Drain,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<io::Result<()>>,
-    sweeping: JoinHandle<()>,
+    keeping_house: JoinHandle<()>,
+    /// Keeps other processes out of the store.
+    _lock: Option<DirectoryLock>,
 }
 
 impl Server {
-    /// Binds the address and begins to serve.
-    pub async fn start(options: ServerOptions) -> io::Result<Self> {
-        let listener = TcpListener::bind(options.listen).await?;
-        let address = listener.local_addr()?;
+    /// Opens the store, binds the address and begins to serve.
+    pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
+        let listen = options.listen;
+        let unbound = |error| StartError::Listen { listen, error };
+        let listener = TcpListener::bind(listen).await.map_err(unbound)?;
+        let address = listener.local_addr().map_err(unbound)?;
         let bus = Bus::new();
-        let store = Memory::<Table>::new(bus.clone(), options.clock.clone());
-        let streams = Streams::new(Arc::new(store), bus.clone(), options.clock.clone(), options.streams);
+        let opened = open_store(options.store, &bus, &options.clock)?;
+        let streams = Streams::new(opened.store, bus.clone(), options.clock.clone(), options.streams);
         let (drain, drained) = Drain::new();
         let (stop, stopped) = oneshot::channel::<()>();
-        let sweeping = tokio::spawn(sweep(streams.clone(), options.clock));
+        let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
         let chance = Arc::new(Chance::seeded(options.seed));
         let router = tidings_api::router(Api { streams, chance, drained });
         // Small answers must not wait for the acknowledgement of the ones before.
@@ -65,7 +109,7 @@ impl Server {
             };
             axum::serve(listener, router).with_graceful_shutdown(stopped).await
         });
-        Ok(Self { address, bus, drain, stop, serving, sweeping })
+        Ok(Self { address, bus, drain, stop, serving, keeping_house, _lock: opened.lock })
     }
 
     /// Where it listens.
@@ -78,24 +122,71 @@ impl Server {
         &self.bus
     }
 
-    /// Takes no new connections, tells waiting readers to come again, and returns when all answers are out.
-    pub async fn stop(self) -> io::Result<()> {
+    /// Takes no new connections, tells waiting readers to come again, and returns when all answers are out, or when
+    /// it has waited long enough for those that do not take theirs.
+    pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
         // An error means that serving has ended by itself; then its result tells.
         let _ = self.stop.send(());
-        let served = self.serving.await.map_err(io::Error::other)?;
-        self.sweeping.abort();
+        let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
+            Ok(served) => served.map_err(io::Error::other).and_then(|served| served),
+            Err(_) => {
+                tracing::warn!("some connections did not end by themselves and are cut");
+                self.serving.abort();
+                Ok(())
+            }
+        };
+        self.keeping_house.abort();
+        // It may hold the store; who stops the server wants the store closed.
+        let _ = self.keeping_house.await;
         served
     }
 }
 
-async fn sweep(streams: Streams, clock: Arc<dyn Clock>) {
+/// A store that was opened, with what belongs to it.
+struct Opened {
+    store: Arc<dyn Store>,
+    lock: Option<DirectoryLock>,
+    tend: Tend,
+}
+
+/// Gives space back, where the store can.
+type Tend = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<Opened, OpenError> {
+    match choice {
+        StoreChoice::Memory => {
+            let store = Arc::new(Memory::<Table>::new(bus.clone(), clock.clone()));
+            Ok(Opened { store, lock: None, tend: Arc::new(|| Ok(())) })
+        }
+        StoreChoice::Embedded { data, on_failure } => {
+            let lock = DirectoryLock::take(&data)?;
+            let disk = Arc::new(Folder::new(data));
+            let secret = RandomState::new().hash_one(0);
+            let options = tidings_embedded::Options { secret, on_failure, ..Default::default() };
+            let store = Embedded::<Table>::open(disk, options, bus.clone(), clock.clone())?;
+            let tended = store.clone();
+            Ok(Opened { store: Arc::new(store), lock: Some(lock), tend: Arc::new(move || tended.tend()) })
+        }
+    }
+}
+
+/// Ends what has expired, and lets the store give space back, again and again.
+async fn keep_house(streams: Streams, clock: Arc<dyn Clock>, tend: Tend) {
+    let mut tended = clock.now();
     loop {
         clock.sleep(SWEEP_INTERVAL).await;
         match streams.sweep().await {
             Ok(swept) if swept.removed > 0 => tracing::debug!(removed = swept.removed, "swept streams"),
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "could not sweep streams; trying again later"),
+        }
+        if clock.now().since(tended) >= TEND_INTERVAL {
+            tended = clock.now();
+            let tend = tend.clone();
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || tend()).await {
+                tracing::warn!(%error, "could not give space back; trying again later");
+            }
         }
     }
 }

@@ -4,16 +4,29 @@ use std::time::Duration;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::Timestamp;
-use tidings_server::{Server, ServerOptions};
+use tempfile::TempDir;
+use tidings_server::{Server, ServerOptions, StoreChoice};
 use tidings_streams::Options;
 
 /// How a server under test is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
+    /// Where it keeps its streams.
+    pub store: TestStore,
     /// How streams are set.
     pub streams: Options,
     /// Whether time passes by itself. Only for programs that measure it themselves.
     pub wall_clock: bool,
+}
+
+/// Where a server under test keeps its streams.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum TestStore {
+    /// In memory.
+    #[default]
+    Memory,
+    /// In files, in a folder that goes with the harness.
+    Embedded,
 }
 
 /// A server in this process, and a client of it.
@@ -22,6 +35,8 @@ pub struct Harness {
     pub clock: ManualClock,
     client: Client,
     server: Server,
+    /// Removed last.
+    _data: Option<TempDir>,
 }
 
 impl Harness {
@@ -36,7 +51,18 @@ impl Harness {
         let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_123));
         let server_clock: Arc<dyn Clock> =
             if setup.wall_clock { Arc::new(WallClock) } else { Arc::new(clock.clone()) };
+        let data = match setup.store {
+            TestStore::Memory => None,
+            TestStore::Embedded => Some(TempDir::new().expect("a folder for the data")),
+        };
+        let store = match &data {
+            None => StoreChoice::Memory,
+            Some(folder) => {
+                StoreChoice::Embedded { data: folder.path().to_owned(), on_failure: Arc::new(|why| panic!("{why}")) }
+            }
+        };
         let server = Server::start(ServerOptions {
+            store,
             listen: ([127, 0, 0, 1], 0).into(),
             clock: server_clock,
             seed: 42,
@@ -44,7 +70,7 @@ impl Harness {
         })
         .await
         .expect("a free port on the loopback interface");
-        Self { clock, client: Client::new(), server }
+        Self { clock, client: Client::new(), server, _data: data }
     }
 
     /// The server's address and a path.

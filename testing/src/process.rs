@@ -2,11 +2,13 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
 
+use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// The real server in a process of its own. Killed when dropped.
+/// The real server in a process of its own, with a folder for its data. Killed when dropped.
 pub struct Process {
+    data: TempDir,
     arguments: Vec<String>,
     child: Child,
     /// Kept open: a server whose output nobody reads must not stop.
@@ -28,14 +30,14 @@ pub struct Exit {
 impl Process {
     /// Starts `tidings serve --dev` on a free port with further arguments, and waits until it serves.
     pub async fn serve(arguments: &[&str]) -> Self {
-        let mut all =
-            vec!["serve".to_owned(), "--dev".to_owned(), "--listen".to_owned(), "127.0.0.1:0".to_owned()];
-        all.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        Self::start(all).await
+        let data = TempDir::new().expect("a folder for the data");
+        Self::start(data, arguments.iter().map(|&argument| argument.to_owned()).collect()).await
     }
 
-    async fn start(arguments: Vec<String>) -> Self {
+    async fn start(data: TempDir, arguments: Vec<String>) -> Self {
         let mut child = Command::new(binary())
+            .args(["serve", "--dev", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data.path())
             .args(&arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -47,7 +49,7 @@ impl Process {
         output.read_line(&mut line).await.expect("readable");
         let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
         let address = address.trim().to_owned();
-        Self { arguments, child, output, address }
+        Self { data, arguments, child, output, address }
     }
 
     /// The server's address and a path.
@@ -60,10 +62,15 @@ impl Process {
         self.child.kill().await.expect("it was running");
     }
 
-    /// Starts it again, on another port, with the same arguments.
+    /// Starts it again, on another port, with the same arguments and data.
     pub async fn restart(mut self) -> Self {
         self.child.kill().await.expect("it ends");
-        Self::start(self.arguments).await
+        Self::start(self.data, self.arguments).await
+    }
+
+    /// Where its data is.
+    pub fn data(&self) -> &Path {
+        self.data.path()
     }
 
     /// Asks it to stop, and waits for its end.

@@ -54,7 +54,7 @@ impl Frame {
     }
 
     /// Bytes so far.
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.bytes.len()
     }
 

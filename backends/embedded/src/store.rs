@@ -95,9 +95,11 @@ struct Job<T: StoredTables> {
     commit: Commit<T::Change>,
     /// What each reference of the commit to stored records refers to, by its place among the operations.
     stored: HashMap<usize, Vec<Record>>,
-    answer: oneshot::Sender<Answer<T>>,
+    answer: Asker<T>,
 }
 
+/// Whoever waits for an answer.
+type Asker<T> = oneshot::Sender<Answer<T>>;
 type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
 type Refused<T> = <<T as tidings_engine::log::Tables>::Change as Change>::Refusal;
 
@@ -307,14 +309,14 @@ struct Batch<T: StoredTables> {
     /// What the changes so far read or write.
     subjects: HashSet<u64>,
     good: Vec<Good<T>>,
-    refused: Vec<(oneshot::Sender<Answer<T>>, CommitError<Refused<T>>)>,
+    refused: Vec<(Asker<T>, CommitError<Refused<T>>)>,
 }
 
 /// A commit that was judged good.
 struct Good<T: StoredTables> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
-    answer: oneshot::Sender<Answer<T>>,
+    answer: Asker<T>,
 }
 
 impl<T: StoredTables> Committer<T> {
@@ -330,7 +332,7 @@ impl<T: StoredTables> Committer<T> {
             let mut batch = self.begin();
             while let Some(job) = waiting.pop_front().or_else(|| jobs.try_recv().ok()) {
                 self.judge(&mut batch, job);
-                let full = batch.good.len() >= FRAME_COMMITS || batch.frame.len() >= FRAME_BYTES;
+                let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
                 if full || self.postponed.len() >= FRAME_COMMITS {
                     break;
                 }
@@ -412,11 +414,11 @@ impl<T: StoredTables> Committer<T> {
         if self.stopped {
             return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
         }
-        if batch.frame.len() > self.wal.frame_bytes_max() {
+        if batch.frame.size() > self.wal.frame_bytes_max() {
             return Err(StoreError::Unavailable("the commit is larger than a file of the log".into()));
         }
         let last = self.shared.read().last_commit;
-        self.make_room(batch.frame.len(), last)?;
+        self.make_room(batch.frame.size(), last)?;
         self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))
     }
 
