@@ -4,6 +4,7 @@
 //! the log itself, so a lost wake-up only delays, and several may melt into one.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidings_model::LogId;
@@ -17,8 +18,14 @@ pub struct Bus {
     shards: Arc<[Shard]>,
 }
 
-/// Only logs that somebody listens to have an entry.
-type Shard = Mutex<HashMap<LogId, watch::Sender<()>>>;
+#[derive(Debug, Default)]
+struct Shard {
+    /// Only logs that somebody listens to have an entry.
+    logs: Mutex<HashMap<LogId, watch::Sender<()>>>,
+    /// How many entries there are, to be asked without the lock: a fan-out wakes thousands of logs, of which few are
+    /// listened to.
+    len: AtomicUsize,
+}
 
 impl Default for Bus {
     fn default() -> Self {
@@ -34,34 +41,45 @@ impl Bus {
 
     /// Listens to a log. What happens from now on is heard, also before the first [`Listener::woken`].
     pub fn listen(&self, log: LogId) -> Listener {
-        let changes = self.shard(log).entry(log).or_insert_with(|| watch::Sender::new(())).subscribe();
+        let shard = self.shard(log);
+        let mut logs = shard.lock();
+        let changes = logs.entry(log).or_insert_with(|| watch::Sender::new(())).subscribe();
+        // Before the caller reads: whoever makes something visible after that read sees it.
+        shard.len.store(logs.len(), Ordering::SeqCst);
+        drop(logs);
         Listener { bus: self.clone(), log, changes: Some(changes) }
     }
 
     /// Tells all listeners of a log to look again.
     pub fn wake(&self, log: LogId) {
-        if let Some(listeners) = self.shard(log).get(&log) {
+        let shard = self.shard(log);
+        if shard.len.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        if let Some(listeners) = shard.lock().get(&log) {
             listeners.send_replace(());
         }
     }
 
     /// How many listen to a log.
     pub fn listeners(&self, log: LogId) -> usize {
-        self.shard(log).get(&log).map_or(0, watch::Sender::receiver_count)
+        self.shard(log).lock().get(&log).map_or(0, watch::Sender::receiver_count)
     }
 
     /// How many logs are listened to.
     pub fn listened(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    fn shard(&self, log: LogId) -> MutexGuard<'_, HashMap<LogId, watch::Sender<()>>> {
-        lock(&self.shards[log.get() as usize % SHARDS])
+    fn shard(&self, log: LogId) -> &Shard {
+        &self.shards[log.get() as usize % SHARDS]
     }
 }
 
-fn lock(shard: &Shard) -> MutexGuard<'_, HashMap<LogId, watch::Sender<()>>> {
-    shard.lock().expect("nobody panics while holding a shard")
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, watch::Sender<()>>> {
+        self.logs.lock().expect("nobody panics while holding a shard")
+    }
 }
 
 /// Hears when a log has changed; leaves the bus when dropped.
@@ -84,10 +102,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let mut shard = self.bus.shard(self.log);
+        let shard = self.bus.shard(self.log);
+        let mut logs = shard.lock();
         self.changes.take();
-        if shard.get(&self.log).is_some_and(|listeners| listeners.receiver_count() == 0) {
-            shard.remove(&self.log);
+        if logs.get(&self.log).is_some_and(|listeners| listeners.receiver_count() == 0) {
+            logs.remove(&self.log);
+            shard.len.store(logs.len(), Ordering::SeqCst);
         }
     }
 }

@@ -2,9 +2,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder, Response};
+use tempfile::TempDir;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::Timestamp;
-use tempfile::TempDir;
 use tidings_server::{Server, ServerOptions, StoreChoice};
 use tidings_streams::Options;
 
@@ -57,9 +57,10 @@ impl Harness {
         };
         let store = match &data {
             None => StoreChoice::Memory,
-            Some(folder) => {
-                StoreChoice::Embedded { data: folder.path().to_owned(), on_failure: Arc::new(|why| panic!("{why}")) }
-            }
+            Some(folder) => StoreChoice::Embedded {
+                data: folder.path().to_owned(),
+                on_failure: Arc::new(|why| panic!("{why}")),
+            },
         };
         let server = Server::start(ServerOptions {
             store,

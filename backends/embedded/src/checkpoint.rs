@@ -171,8 +171,8 @@ pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Res
 pub fn store_base<T: StoredTables>(disk: &dyn Disk, id: u64, state: &State<T>) -> io::Result<u64> {
     let mut out = Vec::new();
     out.number(state.logs.len() as u64);
-    for (log, slot) in &state.logs {
-        out.log(*log);
+    for (log, slot) in state.logs.iter() {
+        out.log(log);
         put_state(&mut out, &slot.state);
     }
     out.number(state.numbers.ranges().len() as u64);
@@ -212,7 +212,6 @@ pub fn load_state<T: StoredTables>(disk: &dyn Disk, manifest: &Manifest) -> Resu
 fn read_base<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
     let mut take = Take(content);
     let logs = take.count()?;
-    state.logs.reserve(logs.min(1 << 24));
     for _ in 0..logs {
         let log = take.log()?;
         state.logs.insert(log, Slot::new(take_state(&mut take)?));
@@ -243,20 +242,20 @@ fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(
                 let then = if changes.byte()? != 0 { Then::Close } else { Then::StayOpen };
                 let producer = take_option(&mut changes, Take::producer)?;
                 let order = take_option(&mut changes, Take::text)?.map(Into::into);
-                if let Some(slot) = state.logs.get_mut(&log) {
+                if let Some(slot) = state.logs.get_mut(log) {
                     slot.state.remember(&Conditions { producer, order, tail: None }, then, at);
                 }
             }
             TRIMMED => {
                 let (log, floor) = (changes.log()?, changes.position()?);
-                if let Some(slot) = state.logs.get_mut(&log) {
+                if let Some(slot) = state.logs.get_mut(log) {
                     // The tail was at least there; tails come last.
                     slot.state.extend(floor);
                     slot.state.trim(floor);
                 }
             }
             ENDED => {
-                state.logs.remove(&changes.log()?);
+                state.logs.remove(changes.log()?);
             }
             CHANGED => state.tables.apply(T::decode(Take(changes.bytes()?))?),
             _ => return Err(Garbled),
@@ -264,7 +263,7 @@ fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(
     }
     for _ in 0..take.count()? {
         let (log, tail) = (take.log()?, take.position()?);
-        if let Some(slot) = state.logs.get_mut(&log) {
+        if let Some(slot) = state.logs.get_mut(log) {
             slot.state.extend(tail);
         }
     }

@@ -19,6 +19,7 @@ pub mod disk;
 mod error;
 pub mod frame;
 mod lock;
+pub mod log_map;
 pub mod segment;
 pub mod segment_writer;
 #[cfg(feature = "simulation")]

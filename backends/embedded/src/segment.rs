@@ -228,8 +228,12 @@ impl Segment {
         Shared::read(&bytes).map_err(|_| damaged())
     }
 
-    pub(crate) fn shared_count(&self) -> u64 {
-        self.footer.shared
+    /// All of them, for whoever goes through the whole segment.
+    pub(crate) fn all_shared(&self) -> Result<Vec<Shared>, OpenError> {
+        let mut bytes = vec![0; self.footer.shared as usize * SHARED_BYTES];
+        self.file.read_at(self.footer.shared_at, &mut bytes).in_file(&self.name)?;
+        let (entries, _) = bytes.as_chunks::<SHARED_BYTES>();
+        entries.iter().map(Shared::read).collect::<Result<_, _>>().in_file(&self.name)
     }
 
     /// A shared record with its payload.

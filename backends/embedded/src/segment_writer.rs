@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use tidings_engine::log::plan::Stored;
+use tidings_engine::log::plan::{LogHash, Stored};
 use tidings_engine::log::{Boundary, Origin};
 use tidings_model::{CommitNumber, LogId, Position};
 
@@ -32,10 +32,10 @@ pub struct SegmentWriter {
     written: u64,
     run: Run,
     entries: Vec<Entry>,
-    numbers: HashMap<SharedKey, u64>,
+    numbers: HashMap<SharedKey, u64, LogHash>,
     shared: Vec<Shared>,
     /// Where the payloads are that references refer to, once they are written.
-    payloads: HashMap<Origin, Option<Place>>,
+    payloads: HashMap<Origin, Option<Place>, LogHash>,
 }
 
 #[derive(Clone, Copy)]
@@ -72,9 +72,9 @@ impl SegmentWriter {
             written: 0,
             run: Run::empty(),
             entries: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
             shared: Vec::new(),
-            payloads: HashMap::new(),
+            payloads: HashMap::default(),
         })
     }
 
@@ -104,12 +104,14 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Adds a reference.
-    pub fn push_reference(&mut self, log: LogId, position: Position, of: &Stored) -> io::Result<()> {
+    /// Adds a reference; says whether it is the first to what it refers to.
+    pub fn push_reference(&mut self, log: LogId, position: Position, of: &Stored) -> io::Result<bool> {
         let origin = of.origin.expect("a reference has an origin");
+        let mut first = false;
         let number = match self.numbers.get(&(origin, of.commit)) {
             Some(&number) => number,
             None => {
+                first = true;
                 let number = self.shared.len() as u64;
                 let Stored { commit, at: time, boundary, .. } = *of;
                 self.shared.push(Shared { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 });
@@ -121,7 +123,7 @@ impl SegmentWriter {
         self.turn_to(log, base)?;
         self.run.step(REFERENCE, position);
         self.run.meta.number(number);
-        Ok(())
+        Ok(first)
     }
 
     /// Whether nothing was added.

@@ -1,20 +1,21 @@
 //! What is in memory: all logs and tables, and the records of late. Readers see it; one thread changes it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tidings_engine::log::plan::{Effect, LogHash, Stored, records};
+use tidings_engine::log::plan::{Effect, Stored, records};
 use tidings_engine::log::{LogState, Page, ReadError, Record, Span, Status};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::checkpoint::Delta;
+use crate::log_map::LogMap;
 use crate::segment::{Segments, take_into};
 use crate::tables::{Numbers, StoredTables};
 
 /// All that readers see.
 pub struct State<T> {
     /// Logs that are there.
-    pub logs: HashMap<LogId, Slot, LogHash>,
+    pub logs: LogMap,
     /// Numbers that logs ever had.
     pub numbers: Numbers,
     /// The capability's tables.
@@ -108,7 +109,7 @@ impl<T: StoredTables> State<T> {
     /// A state of nothing.
     pub fn empty() -> Self {
         Self {
-            logs: HashMap::default(),
+            logs: LogMap::default(),
             numbers: Numbers::default(),
             tables: T::default(),
             last_commit: CommitNumber::ZERO,
@@ -131,7 +132,7 @@ impl<T: StoredTables> State<T> {
             }
             Effect::Appended { append, positions } => {
                 self.delta.appended(&append, now);
-                let Some(slot) = self.logs.get_mut(&append.log) else { return };
+                let Some(slot) = self.logs.get_mut(append.log) else { return };
                 slot.state.apply(&append, &positions, now);
                 if slot.recent.is_empty() && !positions.is_empty() {
                     self.touched.push(append.log);
@@ -143,7 +144,7 @@ impl<T: StoredTables> State<T> {
             }
             Effect::Referred { sources, targets } => self.refer(&sources, &targets, number),
             Effect::Trimmed { log, floor } => {
-                let Some(slot) = self.logs.get_mut(&log) else { return };
+                let Some(slot) = self.logs.get_mut(log) else { return };
                 slot.state.trim(floor);
                 // At most the tail, and that is what counts from now on.
                 let floor = slot.state.status().floor;
@@ -152,7 +153,7 @@ impl<T: StoredTables> State<T> {
             }
             Effect::Ended { log } => {
                 self.delta.ended(log);
-                self.logs.remove(&log);
+                self.logs.remove(log);
             }
         }
     }
@@ -161,7 +162,7 @@ impl<T: StoredTables> State<T> {
         let payloads: usize = sources.iter().map(|source| source.payload.len() + STORED_BYTES).sum();
         self.generation_bytes += payloads + sources.len() * targets.len() * ENTRY_BYTES;
         for target in targets {
-            let Some(slot) = self.logs.get_mut(target) else { continue };
+            let Some(slot) = self.logs.get_mut(*target) else { continue };
             if slot.recent.is_empty() {
                 self.touched.push(*target);
             }
@@ -186,7 +187,7 @@ impl<T: StoredTables> State<T> {
         self.touched.dedup();
         let mut runs = Vec::with_capacity(self.touched.len());
         for log in self.touched.drain(..) {
-            if let Some(slot) = self.logs.get_mut(&log)
+            if let Some(slot) = self.logs.get_mut(log)
                 && !slot.recent.is_empty()
             {
                 runs.push((log, std::mem::take(&mut slot.recent)));
@@ -204,7 +205,7 @@ impl<T: StoredTables> State<T> {
     pub fn evict(&mut self) {
         let Some(generation) = self.generations.pop_front() else { return };
         for (log, entries) in &generation.runs {
-            if let (Some(slot), Some(last)) = (self.logs.get_mut(log), entries.last()) {
+            if let (Some(slot), Some(last)) = (self.logs.get_mut(*log), entries.last()) {
                 slot.evicted = slot.evicted.max(last.position);
             }
         }
@@ -212,7 +213,7 @@ impl<T: StoredTables> State<T> {
 
     /// Reads from memory, or says what to do with files.
     pub fn read(&self, log: LogId, span: Span) -> Result<ReadPlan, ReadError> {
-        let slot = self.logs.get(&log).ok_or(ReadError::NoSuchLog(log))?;
+        let slot = self.logs.get(log).ok_or(ReadError::NoSuchLog(log))?;
         let status = slot.state.status();
         if span.after < status.floor && !span.after.is_zero() {
             return Err(ReadError::Trimmed { floor: status.floor, tail: status.tail });

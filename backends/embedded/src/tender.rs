@@ -1,6 +1,7 @@
 //! The thread that looks after the files: writes generations as segments, melts deltas, merges segments.
 
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -10,9 +11,9 @@ use tidings_model::{LogId, Position};
 
 use crate::checkpoint::{self, Manifest, load_state, store_base, store_delta};
 use crate::disk::Disk;
-use crate::segment::{self, Entry, Kept, Segment, Segments, Shared as SharedRecord, broken};
+use crate::segment::{self, Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
-use crate::state::{Generation, State};
+use crate::state::{Entry, Generation, State};
 use crate::store::{Failure, Shared};
 use crate::tables::StoredTables;
 use crate::wal::Shelf;
@@ -149,10 +150,11 @@ impl<T: StoredTables> Tender<T> {
         let mut segment = None;
         if !generation.runs.is_empty() {
             let id = manifest.new_file();
+            let payloads = RefCell::new(HashMap::new());
             self.write_or_remove(
                 id,
-                |writer| write_runs(writer, generation),
-                |key| Ok(payload_in(generation, key)),
+                |writer| write_runs(writer, generation, &mut payloads.borrow_mut()),
+                |key| Ok(payloads.borrow()[&key].clone()),
             )?;
             segment = Some(Arc::new(Segment::open(&*self.disk, id).map_err(broken)?));
             manifest.segments.push(id);
@@ -235,7 +237,7 @@ impl<T: StoredTables> Tender<T> {
             let entries = entries.map_err(broken)?;
             let state = self.shared.read();
             for entry in entries {
-                let floor = state.logs.get(&entry.log).map(|slot| slot.state.status().floor);
+                let floor = state.logs.get(entry.log).map(|slot| slot.state.status().floor);
                 all += u64::from(entry.bytes);
                 if floor.is_none_or(|floor| entry.last <= floor) {
                     dead += u64::from(entry.bytes);
@@ -250,13 +252,18 @@ impl<T: StoredTables> Tender<T> {
         let sources = &segments[range.clone()];
         let mut manifest = self.manifest.clone();
         let id = manifest.new_file();
-        let floors = |log: LogId| self.shared.read().logs.get(&log).map(|slot| slot.state.status().floor);
-        let wanted = references(sources, &floors)?;
+        let floors = |log: LogId| self.shared.read().logs.get(log).map(|slot| slot.state.status().floor);
+        let shared = sources
+            .iter()
+            .map(|source| source.all_shared())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(broken)?;
+        let wanted = references(sources, &shared, &floors)?;
         let written = self.write_or_remove(
             id,
             |writer| {
                 wanted.keys().for_each(|(origin, _)| writer.announce(*origin));
-                merge_runs(writer, sources, &floors)
+                merge_runs(writer, sources, &shared, &floors)
             },
             |key| {
                 let (segment, shared) = wanted[&key];
@@ -316,44 +323,47 @@ impl<T: StoredTables> Tender<T> {
     }
 }
 
-fn write_runs(writer: &mut SegmentWriter, generation: &Generation) -> io::Result<()> {
-    for (_, entries) in &generation.runs {
-        for entry in entries {
-            if let Some(origin) = entry.stored.origin {
-                writer.announce(origin);
-            }
+/// Writes a generation, and keeps what its references refer to: each of them carries it.
+fn write_runs(
+    writer: &mut SegmentWriter,
+    generation: &Generation,
+    payloads: &mut HashMap<SharedKey, bytes::Bytes>,
+) -> io::Result<()> {
+    let mut announced: *const Stored = std::ptr::null();
+    for entry in generation.runs.iter().flat_map(|(_, entries)| entries) {
+        let source = Arc::as_ptr(&entry.stored);
+        if let Some(origin) = entry.stored.origin.filter(|_| source != announced) {
+            writer.announce(origin);
+            announced = source;
         }
     }
     for (log, entries) in &generation.runs {
-        for entry in entries {
-            match entry.stored.origin {
-                None => writer.push_own(*log, entry.position, &entry.stored)?,
-                Some(_) => writer.push_reference(*log, entry.position, &entry.stored)?,
+        for Entry { position, stored } in entries {
+            match stored.origin {
+                None => writer.push_own(*log, *position, stored)?,
+                Some(origin) => {
+                    if writer.push_reference(*log, *position, stored)? {
+                        payloads.insert((origin, stored.commit), stored.payload.clone());
+                    }
+                }
             }
         }
     }
     Ok(())
 }
 
-/// What a reference of this generation refers to: every reference carries it.
-fn payload_in(generation: &Generation, (origin, commit): SharedKey) -> bytes::Bytes {
-    let entries = generation.runs.iter().flat_map(|(_, entries)| entries);
-    let mut found =
-        entries.filter(|entry| entry.stored.origin == Some(origin) && entry.stored.commit == commit);
-    found.next().expect("the reference was just written").stored.payload.clone()
-}
-
 /// The references in these segments that are alive, and where what they refer to can be read.
 fn references(
     segments: &[Arc<Segment>],
+    shared: &[Vec<SharedRecord>],
     floor: &impl Fn(LogId) -> Option<Position>,
 ) -> io::Result<HashMap<SharedKey, (usize, SharedRecord)>> {
     let mut wanted = HashMap::new();
     for (n, segment) in segments.iter().enumerate() {
-        if segment.shared_count() == 0 {
+        if shared[n].is_empty() {
             continue;
         }
-        let mut numbers = HashSet::new();
+        let mut alive = vec![false; shared[n].len()];
         for entries in segment.entries() {
             for entry in entries.map_err(broken)? {
                 let Some(floor) = floor(entry.log).filter(|floor| entry.last > *floor) else { continue };
@@ -361,13 +371,13 @@ fn references(
                     if let Kept::Reference(number) = kept
                         && position > floor
                     {
-                        numbers.insert(number);
+                        *alive.get_mut(number as usize).ok_or_else(leads_nowhere)? = true;
                     }
                 }
             }
         }
-        for number in numbers {
-            let shared = segment.shared(number).map_err(broken)?;
+        for (shared, _) in shared[n].iter().zip(alive).filter(|(_, alive)| *alive) {
+            let shared = *shared;
             wanted.entry((shared.origin, shared.commit)).or_insert((n, shared));
         }
     }
@@ -378,16 +388,17 @@ fn references(
 fn merge_runs(
     writer: &mut SegmentWriter,
     segments: &[Arc<Segment>],
+    shared: &[Vec<SharedRecord>],
     floor: &impl Fn(LogId) -> Option<Position>,
 ) -> io::Result<()> {
     let mut cursors: Vec<_> =
         segments.iter().map(|segment| Cursor::new(segment)).collect::<io::Result<_>>()?;
     while let Some(log) = cursors.iter().filter_map(|cursor| cursor.head.map(|entry| entry.log)).min() {
         let floor = floor(log);
-        for cursor in &mut cursors {
+        for (cursor, shared) in cursors.iter_mut().zip(shared) {
             while let Some(entry) = cursor.head.filter(|entry| entry.log == log) {
                 if let Some(floor) = floor.filter(|floor| entry.last > *floor) {
-                    copy_run(writer, cursor.segment, entry, floor)?;
+                    copy_run(writer, cursor.segment, shared, entry, floor)?;
                 }
                 cursor.advance()?;
             }
@@ -396,7 +407,13 @@ fn merge_runs(
     Ok(())
 }
 
-fn copy_run(writer: &mut SegmentWriter, segment: &Segment, entry: Entry, floor: Position) -> io::Result<()> {
+fn copy_run(
+    writer: &mut SegmentWriter,
+    segment: &Segment,
+    shared: &[SharedRecord],
+    entry: RunEntry,
+    floor: Position,
+) -> io::Result<()> {
     for (position, kept) in segment.run(entry).map_err(broken)? {
         if position <= floor {
             continue;
@@ -404,8 +421,8 @@ fn copy_run(writer: &mut SegmentWriter, segment: &Segment, entry: Entry, floor: 
         match kept {
             Kept::Own(stored) => writer.push_own(entry.log, position, &stored)?,
             Kept::Reference(number) => {
-                let SharedRecord { origin, commit, time: at, boundary, .. } =
-                    segment.shared(number).map_err(broken)?;
+                let shared = shared.get(number as usize).ok_or_else(leads_nowhere)?;
+                let SharedRecord { origin, commit, time: at, boundary, .. } = *shared;
                 let payload = bytes::Bytes::new();
                 let of = Stored { commit, at, payload, origin: Some(origin), boundary };
                 writer.push_reference(entry.log, position, &of)?;
@@ -415,12 +432,16 @@ fn copy_run(writer: &mut SegmentWriter, segment: &Segment, entry: Entry, floor: 
     Ok(())
 }
 
+fn leads_nowhere() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a reference of a segment leads nowhere")
+}
+
 /// Goes through the entries of a segment.
 struct Cursor<'a> {
     segment: &'a Segment,
-    blocks: Box<dyn Iterator<Item = Result<Vec<Entry>, crate::OpenError>> + 'a>,
-    entries: std::vec::IntoIter<Entry>,
-    head: Option<Entry>,
+    blocks: Box<dyn Iterator<Item = Result<Vec<RunEntry>, crate::OpenError>> + 'a>,
+    entries: std::vec::IntoIter<RunEntry>,
+    head: Option<RunEntry>,
 }
 
 impl<'a> Cursor<'a> {

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::plan::{Effect, Known, Plan, Stored, View, records};
+use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
     Change, Commit, CommitError, Commits, Committed, LogState, Logs, Of, Page, ReadError, Record, Refusal,
     Span, Status, StoreError, Tables,
@@ -96,7 +96,8 @@ impl<T: Tables> Memory<T> {
             content.tables.judge(change).map_err(CommitError::Declined)?;
         }
         let number = content.last_commit.next();
-        let plan = Plan::judge(&*content, commit.operations, number, now)?;
+        let mut overlay = Overlay::default();
+        let plan = Plan::judge(&*content, &mut overlay, commit.operations, number, now)?;
         content.last_commit = number;
         for effect in plan.effects {
             content.apply(effect, number, now);
@@ -105,7 +106,7 @@ impl<T: Tables> Memory<T> {
             content.tables.apply(change);
         }
         drop(content);
-        for log in plan.logs.into_keys() {
+        for log in overlay.into_keys() {
             self.shared.bus.wake(log);
         }
         Ok(Committed { number, outcomes: plan.outcomes })

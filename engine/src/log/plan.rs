@@ -110,6 +110,9 @@ pub enum Known<'a> {
     Live(&'a LogState),
 }
 
+/// Logs that commits have touched and that are not yet visible so, as they leave them; none for one that ends.
+pub type Overlay = HashMap<LogId, Option<LogState>, LogHash>;
+
 /// What a commit will do.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -117,27 +120,32 @@ pub struct Plan {
     pub effects: Vec<Effect>,
     /// What came of each operation.
     pub outcomes: Vec<Outcome>,
-    /// The logs that it touches, as it leaves them; none for one that ends.
-    pub logs: HashMap<LogId, Option<LogState>, LogHash>,
 }
 
 impl Plan {
-    /// Judges the operations of a commit.
+    /// Judges the operations of a commit against the view and, before it, the overlay, in which the commit leaves the
+    /// logs it touches. A refused commit leaves the overlay as it was.
     pub fn judge(
         view: &impl View,
+        overlay: &mut Overlay,
         operations: Vec<Operation>,
         number: CommitNumber,
         now: Timestamp,
     ) -> Result<Self, Refusal> {
-        let mut judging = Judging { view, number, now, plan: Self::default(), made: Vec::new() };
+        let undoable = !matches!(operations[..], [] | [Operation::Append(_)]);
+        let mut judging =
+            Judging { view, overlay, number, now, plan: Self::default(), undoable, undo: Vec::new() };
         for (place, operation) in operations.into_iter().enumerate() {
-            let (outcome, effect) = judging.operation(place, operation)?;
-            judging.made.push(match effect {
-                Effect::Appended { .. } => Some(judging.plan.effects.len()),
-                _ => None,
-            });
-            judging.plan.outcomes.push(outcome);
-            judging.plan.effects.push(effect);
+            match judging.operation(place, operation) {
+                Ok((outcome, effect)) => {
+                    judging.plan.outcomes.push(outcome);
+                    judging.plan.effects.push(effect);
+                }
+                Err(refusal) => {
+                    judging.undo();
+                    return Err(refusal);
+                }
+            }
         }
         Ok(judging.plan)
     }
@@ -145,21 +153,26 @@ impl Plan {
 
 struct Judging<'a, V> {
     view: &'a V,
+    overlay: &'a mut Overlay,
     number: CommitNumber,
     now: Timestamp,
     plan: Plan,
-    /// For each operation so far, which effect appends records.
-    made: Vec<Option<usize>>,
+    /// An append changes nothing before it is judged good, so a commit of one append has nothing to undo.
+    undoable: bool,
+    /// What the overlay had before each change, in order.
+    undo: Vec<(LogId, Option<Option<LogState>>)>,
 }
 
 impl<V: View> Judging<'_, V> {
     fn operation(&mut self, place: usize, operation: Operation) -> Result<(Outcome, Effect), Refusal> {
         match operation {
             Operation::Create { log, tail } => {
-                if self.plan.logs.contains_key(&log) || !matches!(self.view.log(log), Known::Nothing) {
+                let known = self.overlay.contains_key(&log) || !matches!(self.view.log(log), Known::Nothing);
+                if known {
                     return Err(Refusal::LogExists(log));
                 }
-                self.plan.logs.insert(log, Some(LogState::beginning(tail)));
+                self.undo.push((log, None));
+                self.overlay.insert(log, Some(LogState::beginning(tail)));
                 Ok((Outcome::Done, Effect::Created { log, tail }))
             }
             Operation::Append(append) => self.append(append),
@@ -170,23 +183,41 @@ impl<V: View> Judging<'_, V> {
             }
             Operation::Delete(log) => {
                 self.state(log)?;
-                self.plan.logs.insert(log, None);
+                self.overlay.insert(log, None);
                 Ok((Outcome::Done, Effect::Ended { log }))
             }
         }
     }
 
-    /// The state of a log as this commit has left it so far.
+    /// The state of a log as it is now, to be changed.
     fn state(&mut self, log: LogId) -> Result<&mut LogState, Refusal> {
         use std::collections::hash_map::Entry;
-        let place = match self.plan.logs.entry(log) {
-            Entry::Occupied(known) => known.into_mut(),
+        let place = match self.overlay.entry(log) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                if self.undoable {
+                    self.undo.push((log, Some(known.clone())));
+                }
+                known
+            }
             Entry::Vacant(place) => match self.view.log(log) {
-                Known::Live(state) => place.insert(Some(state.clone())),
+                Known::Live(state) => {
+                    self.undo.push((log, None));
+                    place.insert(Some(state.clone()))
+                }
                 Known::Nothing | Known::Ended => return Err(Refusal::NoSuchLog(log)),
             },
         };
         place.as_mut().ok_or(Refusal::NoSuchLog(log))
+    }
+
+    fn undo(&mut self) {
+        while let Some((log, before)) = self.undo.pop() {
+            match before {
+                Some(known) => self.overlay.insert(log, known),
+                None => self.overlay.remove(&log),
+            };
+        }
     }
 
     fn append(&mut self, append: Append) -> Result<(Outcome, Effect), Refusal> {
@@ -231,9 +262,7 @@ impl<V: View> Judging<'_, V> {
         };
         match of {
             Of::Append(operation) => {
-                let made = self.made.get(*operation).copied().flatten();
-                let Some(Effect::Appended { append, positions }) = made.map(|made| &self.plan.effects[made])
-                else {
+                let Some(Effect::Appended { append, positions }) = self.plan.effects.get(*operation) else {
                     return Err(Refusal::Malformed("a reference to an earlier append"));
                 };
                 let made = records(append, positions, commit, at);
@@ -255,7 +284,7 @@ impl From<Record> for Stored {
     }
 }
 
-/// Hashes log numbers. They count up and come from the store itself, so spreading them is enough.
+/// Hashes log numbers and positions. They come from the store itself and count up, so spreading them is enough.
 pub type LogHash = BuildHasherDefault<LogHasher>;
 
 /// See [`LogHash`].
@@ -268,14 +297,16 @@ impl Hasher for LogHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte) ^ self.0);
+        for part in bytes.chunks(8) {
+            let mut number = [0; 8];
+            number[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(number));
         }
     }
 
     fn write_u64(&mut self, number: u64) {
         // Fibonacci hashing; the table takes its buckets from the low bits and its tags from the high ones.
-        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let spread = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ (spread >> 32);
     }
 }

@@ -1,6 +1,7 @@
 //! How a log judges an append. Pure, so that every store judges alike and tests need none.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, limits};
 
@@ -83,10 +84,67 @@ pub struct LogState {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Memory {
-    producers: HashMap<ProducerId, Seen>,
+    producers: Producers,
     order: Option<Box<str>>,
     closed_by: Option<Producer>,
 }
+
+/// What was seen of each producer. A store copies states to try commits out on them, so what is large is shared
+/// by the copies and what is new lies apart for a while.
+#[derive(Clone, Debug, Default)]
+struct Producers {
+    settled: Arc<HashMap<ProducerId, Seen>>,
+    fresh: Vec<(ProducerId, Seen)>,
+}
+
+/// How many stamps lie apart before they are put with the others.
+const FRESH_MAX: usize = 64;
+
+impl Producers {
+    fn get(&self, id: &ProducerId) -> Option<&Seen> {
+        let fresh = self.fresh.iter().find(|(known, _)| known == id).map(|(_, seen)| seen);
+        fresh.or_else(|| self.settled.get(id))
+    }
+
+    fn insert(&mut self, id: &ProducerId, seen: Seen) {
+        if let Some((_, known)) = self.fresh.iter_mut().find(|(known, _)| known == id) {
+            *known = seen;
+            return;
+        }
+        self.fresh.push((id.clone(), seen));
+        if self.fresh.len() > FRESH_MAX {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        Arc::make_mut(&mut self.settled).extend(self.fresh.drain(..));
+    }
+
+    /// How many there are, at most: one that is in both counts twice.
+    fn len(&self) -> usize {
+        self.settled.len() + self.fresh.len()
+    }
+
+    /// Each once, with the last that was seen of it.
+    fn iter(&self) -> impl Iterator<Item = (&ProducerId, &Seen)> {
+        let settled = self.settled.iter().filter(|(id, _)| self.fresh.iter().all(|(fresh, _)| fresh != *id));
+        self.fresh.iter().map(|(id, seen)| (id, seen)).chain(settled)
+    }
+
+    fn forget_idle(&mut self, now: Timestamp) {
+        self.settle();
+        Arc::make_mut(&mut self.settled).retain(|_, seen| !is_idle(seen, now));
+    }
+}
+
+impl PartialEq for Producers {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().collect::<HashMap<_, _>>() == other.iter().collect::<HashMap<_, _>>()
+    }
+}
+
+impl Eq for Producers {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
@@ -115,7 +173,8 @@ impl From<LogParts> for LogState {
         let memory = (!bare).then(|| {
             let seen =
                 |producer: &Producer, at| Seen { epoch: producer.epoch, sequence: producer.sequence, at };
-            let producers = producers.into_iter().map(|(p, at)| (p.id.clone(), seen(&p, at))).collect();
+            let settled = producers.into_iter().map(|(p, at)| (p.id.clone(), seen(&p, at))).collect();
+            let producers = Producers { settled: Arc::new(settled), fresh: Vec::new() };
             Box::new(Memory { producers, order, closed_by })
         });
         Self { tail, floor, closed, memory }
@@ -279,12 +338,12 @@ impl LogState {
         let memory = self.memory.get_or_insert_default();
         if let Some(producer) = &conditions.producer {
             if memory.producers.len() >= limits::PRODUCERS_PER_LOG
-                && !memory.producers.contains_key(&producer.id)
+                && memory.producers.get(&producer.id).is_none()
             {
-                memory.producers.retain(|_, seen| !is_idle(seen, now));
+                memory.producers.forget_idle(now);
             }
             let seen = Seen { epoch: producer.epoch, sequence: producer.sequence, at: now };
-            memory.producers.insert(producer.id.clone(), seen);
+            memory.producers.insert(&producer.id, seen);
             if then == Then::Close {
                 memory.closed_by = Some(producer.clone());
             }
@@ -301,7 +360,8 @@ impl LogState {
     fn has_room(&self, now: Timestamp) -> bool {
         self.memory.as_ref().is_none_or(|memory| {
             memory.producers.len() < limits::PRODUCERS_PER_LOG
-                || memory.producers.values().any(|seen| is_idle(seen, now))
+                || memory.producers.iter().count() < limits::PRODUCERS_PER_LOG
+                || memory.producers.iter().any(|(_, seen)| is_idle(seen, now))
         })
     }
 

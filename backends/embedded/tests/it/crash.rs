@@ -48,11 +48,28 @@ struct ModelLog {
 #[derive(Clone, Debug)]
 enum Step {
     Create(LogId),
-    Append { log: LogId, payloads: Vec<Bytes>, stamped: bool, close: bool, note: bool },
-    Publish { log: LogId, payload: Bytes, into: Vec<LogId> },
+    Append {
+        log: LogId,
+        payloads: Vec<Bytes>,
+        stamped: bool,
+        close: bool,
+        note: bool,
+    },
+    Publish {
+        log: LogId,
+        payload: Bytes,
+        into: Vec<LogId>,
+    },
     /// References to what is stored: the records after the first `skip`.
-    Catch { log: LogId, skip: usize, into: LogId },
-    Trim { log: LogId, keep: usize },
+    Catch {
+        log: LogId,
+        skip: usize,
+        into: LogId,
+    },
+    Trim {
+        log: LogId,
+        keep: usize,
+    },
     Delete(LogId),
 }
 
@@ -119,7 +136,8 @@ impl Writer {
             let Some(commit) = self.commit(&store, &step).await else { break };
             match store.commit(commit).await {
                 Ok(_) => {
-                    self.model = self.model.after(&step).unwrap_or_else(|| panic!("{step:?} should be refused"));
+                    self.model =
+                        self.model.after(&step).unwrap_or_else(|| panic!("{step:?} should be refused"));
                 }
                 Err(CommitError::Store(StoreError::Unavailable(_))) => {
                     self.unanswered = Some(step);
@@ -133,7 +151,8 @@ impl Writer {
             if self.chance.u8(..60) == 0 {
                 let (store, flush) = (store.clone(), self.chance.bool());
                 // Fails when the power is gone; the next commit will too.
-                let _ = tokio::task::spawn_blocking(move || if flush { store.flush() } else { store.tend() }).await;
+                let _ = tokio::task::spawn_blocking(move || if flush { store.flush() } else { store.tend() })
+                    .await;
             }
         }
         self
@@ -299,8 +318,14 @@ fn difference(model: &Model, seen: &Model) -> String {
             Some(found) => {
                 text += &format!(
                     "; {log}: {} of {} records, trimmed {} of {}, closed {} of {}, sequence {} of {}",
-                    found.payloads.len(), known.payloads.len(), found.trimmed, known.trimmed, found.closed,
-                    known.closed, found.sequence, known.sequence
+                    found.payloads.len(),
+                    known.payloads.len(),
+                    found.trimmed,
+                    known.trimmed,
+                    found.closed,
+                    known.closed,
+                    found.sequence,
+                    known.sequence
                 );
             }
             None => text += &format!("; {log} is missing"),
@@ -389,8 +414,10 @@ async fn any_operation_of_the_disk_may_fail() {
             (disk.after_kill(), "killed"),
             (disk.after_power_cut(&mut fastrand::Rng::with_seed(operation)), "cut"),
         ] {
-            let store = open(&disk, options(1)).unwrap_or_else(|error| panic!("{operation}, {what}: {error}"));
-            let mut copy = Writer { chance: writer.chance.clone(), model: writer.model.clone(), ..Writer::new(0, 0) };
+            let store =
+                open(&disk, options(1)).unwrap_or_else(|error| panic!("{operation}, {what}: {error}"));
+            let mut copy =
+                Writer { chance: writer.chance.clone(), model: writer.model.clone(), ..Writer::new(0, 0) };
             copy.unanswered = writer.unanswered.clone();
             copy.settle(&store, &format!("operation {operation}, {what}")).await;
         }

@@ -1,0 +1,350 @@
+//! The embedded store beside the raw sync of the same disk: `store [DIR [PART]]`. Prints a table in Markdown.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tidings_bench::{Times, Usage, device_bytes, report};
+use tidings_embedded::codec::{Garbled, Take};
+use tidings_embedded::{Embedded, Folder, Options, StoredTables};
+use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, Tables};
+use tidings_engine::{Bus, WallClock};
+use tidings_model::{LogId, Position};
+
+type Failed = Box<dyn Error>;
+
+/// A capability without tables.
+#[derive(Default)]
+struct Nothing;
+
+enum Never {}
+
+impl Change for Never {
+    type Refusal = Infallible;
+}
+
+impl Tables for Nothing {
+    type Change = Never;
+
+    fn judge(&self, change: &Never) -> Result<(), Infallible> {
+        match *change {}
+    }
+
+    fn apply(&mut self, change: Never) {
+        match change {}
+    }
+}
+
+impl StoredTables for Nothing {
+    fn encode(change: &Never, _: &mut Vec<u8>) {
+        match *change {}
+    }
+
+    fn decode(_: Take) -> Result<Never, Garbled> {
+        Err(Garbled)
+    }
+
+    fn dump(&self) -> Vec<Never> {
+        Vec::new()
+    }
+
+    fn subjects(&self, change: &Never, _: &mut dyn FnMut(u64)) {
+        match *change {}
+    }
+}
+
+type Store = Embedded<Nothing>;
+
+/// The disk by itself: overwriting a file that has its blocks.
+struct Raw {
+    p50: f64,
+    p99: f64,
+    rate: f64,
+    rate_64k: f64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let parent = std::env::args().nth(1).unwrap_or_else(|| "target".to_owned());
+    let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(parent)?;
+    let raw = measure_raw(folder.path())?;
+    println!(
+        "raw overwrite + fdatasync, 4 KiB: p50 {:.0} us, p99 {:.0} us, {:.0}/s",
+        raw.p50, raw.p99, raw.rate
+    );
+    println!("raw overwrite + fdatasync, 64 KiB: {:.0}/s\n", raw.rate_64k);
+    println!("| what | measured | goal | |\n|---|---|---|---|");
+    let only = std::env::args().nth(2);
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
+    if wanted("one") {
+        one_in_flight(&folder.path().join("one"), &raw).await?;
+    }
+    if wanted("many") {
+        many_in_flight(&folder.path().join("many"), &raw).await?;
+    }
+    if wanted("fan-out") {
+        fan_out(&folder.path().join("fan-out"), &raw).await?;
+    }
+    if wanted("logs") {
+        many_logs(&folder.path().join("logs")).await?;
+    }
+    if wanted("reads") {
+        reads(&folder.path().join("reads")).await?;
+    }
+    if wanted("idle") {
+        idle_logs(&folder.path().join("idle")).await?;
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Store, Failed> {
+    std::fs::create_dir_all(path)?;
+    let options = Options { secret: 42, ..Options::default() };
+    Ok(Embedded::open(Arc::new(Folder::new(path)), options, Bus::new(), Arc::new(WallClock))?)
+}
+
+fn measure_raw(folder: &Path) -> Result<Raw, Failed> {
+    let file = File::create(folder.join("raw"))?;
+    file.write_all_at(&vec![0; 64 << 20], 0)?;
+    file.sync_all()?;
+    let measure = |bytes: usize| -> Result<Times, Failed> {
+        let (block, mut times) = (vec![7; bytes], Times::default());
+        let start = Instant::now();
+        let mut offset = 0;
+        while start.elapsed() < Duration::from_secs(2) {
+            times.time(|| file.write_all_at(&block, offset).and_then(|()| file.sync_data()))?;
+            offset = (offset + bytes as u64) % (32 << 20);
+        }
+        Ok(times)
+    };
+    let mut small = measure(4096)?;
+    let large = measure(64 << 10)?;
+    Ok(Raw {
+        p50: small.quantile(0.5),
+        p99: small.quantile(0.99),
+        rate: small.rate(),
+        rate_64k: large.rate(),
+    })
+}
+
+async fn new_logs(store: &Store, count: usize) -> Result<Vec<LogId>, Failed> {
+    let mut logs = Vec::with_capacity(count);
+    for _ in 0..count {
+        logs.push(store.reserve().await?);
+    }
+    for chunk in logs.chunks(2000) {
+        let commit = chunk.iter().fold(Commit::new(), |commit, &log| commit.with(Operation::create(log)));
+        store.commit(commit).await?;
+    }
+    Ok(logs)
+}
+
+fn append(log: LogId, payload: &Bytes) -> Commit<Never> {
+    Commit::new().with(Append::new(log, vec![payload.clone()]))
+}
+
+async fn one_in_flight(path: &Path, raw: &Raw) -> Result<(), Failed> {
+    let store = open(path)?;
+    let log = new_logs(&store, 1).await?[0];
+    let payload = Bytes::from(vec![b'x'; 100]);
+    let mut times = Times::default();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let begun = Instant::now();
+        store.commit(append(log, &payload)).await?;
+        times.add(begun.elapsed());
+    }
+    let (p50, p99, rate) = (times.quantile(0.5), times.quantile(0.99), times.rate());
+    let ratio = p50 / raw.p50;
+    report(
+        "1 append in flight, p50",
+        &format!("{p50:.0} us = {ratio:.2} x raw"),
+        "<= 1.25 x raw",
+        ratio <= 1.25,
+    );
+    let ratio = p99 / raw.p99;
+    report("1 append in flight, p99", &format!("{p99:.0} us = {ratio:.2} x raw"), "<= 3 x raw", ratio <= 3.0);
+    let ratio = rate / raw.rate;
+    report(
+        "1 append in flight, rate",
+        &format!("{rate:.0}/s = {ratio:.2} x raw"),
+        ">= 0.85 x raw",
+        ratio >= 0.85,
+    );
+    Ok(())
+}
+
+async fn many_in_flight(path: &Path, raw: &Raw) -> Result<(), Failed> {
+    const CLIENTS: usize = 1024;
+    let store = open(path)?;
+    let logs = new_logs(&store, CLIENTS).await?;
+    let payload = Bytes::from(vec![b'x'; 100]);
+    let start = Instant::now();
+    let clients = logs.into_iter().map(|log| {
+        let (store, payload) = (store.clone(), payload.clone());
+        tokio::spawn(async move {
+            let mut times = Vec::new();
+            while start.elapsed() < Duration::from_secs(4) {
+                let begun = Instant::now();
+                store.commit(append(log, &payload)).await.expect("acknowledged");
+                times.push(begun.elapsed());
+            }
+            times
+        })
+    });
+    let mut times = Times::default();
+    let mut acknowledged = 0;
+    for client in join_all(clients.collect::<Vec<_>>()).await {
+        for time in client? {
+            times.add(time);
+            acknowledged += 1;
+        }
+    }
+    let rate = f64::from(acknowledged) / start.elapsed().as_secs_f64();
+    report("1,024 appends in flight", &format!("{rate:.0} acks/s"), ">= 400,000/s", rate >= 400_000.0);
+    let share = rate / (raw.rate_64k * 512.0);
+    report("the same, of what 64 KiB syncs could carry", &format!("{share:.3}"), ">= 0.12", share >= 0.12);
+    let (p50, p99) = (times.quantile(0.5), times.quantile(0.99));
+    let ratio = p99 / raw.p50;
+    report(
+        "the same, p50 / p99",
+        &format!("{p50:.0} / {p99:.0} us = {ratio:.0} x raw p50"),
+        "p99 <= 40 x raw p50",
+        ratio <= 40.0,
+    );
+    Ok(())
+}
+
+async fn fan_out(path: &Path, raw: &Raw) -> Result<(), Failed> {
+    let store = open(path)?;
+    let source = new_logs(&store, 1).await?[0];
+    let targets = new_logs(&store, 100_000).await?;
+    store.flush()?;
+    let payload = Bytes::from(vec![b'x'; 1024]);
+    let publish = |into: &[LogId]| {
+        let refer = Refer { of: Of::Append(0), into: into.into() };
+        append(source, &payload).with(refer)
+    };
+    let (before, written, start) = (Usage::now(), device_bytes(path)?, Instant::now());
+    let (mut times, mut references) = (Times::default(), 0usize);
+    let mut turn = 0;
+    while start.elapsed() < Duration::from_secs(5) {
+        let into = &targets[turn * 1000 % 100_000..][..1000];
+        let begun = Instant::now();
+        store.commit(publish(into)).await?;
+        times.add(begun.elapsed());
+        references += 1000;
+        turn += 1;
+    }
+    let elapsed = start.elapsed().as_secs_f64();
+    store.flush()?;
+    store.tend()?;
+    let after = Usage::now();
+    let (p50, rate) = (times.quantile(0.5), references as f64 / elapsed);
+    let ratio = p50 / raw.p50;
+    report("publish to 1,000, p50", &format!("{p50:.0} us = {ratio:.2} x raw"), "<= 2 x raw", ratio <= 2.0);
+    report("references, 1 publisher", &format!("{rate:.0}/s"), ">= 2,000,000/s", rate >= 2e6);
+    let bytes = (device_bytes(path)? - written) / references as f64;
+    report("device bytes per reference, merged", &format!("{bytes:.1}"), "<= 30", bytes <= 30.0);
+    let cpu = (after.cpu - before.cpu) * 1e6 / references as f64;
+    report("CPU per reference", &format!("{cpu:.2} us"), "<= 0.5 us", cpu <= 0.5);
+    let mut whole = Times::default();
+    for _ in 0..10 {
+        let begun = Instant::now();
+        let after = store.status(source).await?.tail;
+        let through = store.commit(append(source, &payload)).await?.appended().last;
+        let of = Of::Stored { log: source, after, through };
+        let chunks = targets.chunks(4096).map(|into| {
+            let refer = Refer { of: of.clone(), into: into.into() };
+            store.commit(Commit::new().with(refer))
+        });
+        for chunk in join_all(chunks).await {
+            chunk?;
+        }
+        whole.add(begun.elapsed());
+    }
+    let p50 = whole.quantile(0.5) / 1000.0;
+    report("100,000 targets, last reference durable", &format!("{p50:.1} ms"), "<= 10 ms", p50 <= 10.0);
+    Ok(())
+}
+
+async fn many_logs(path: &Path) -> Result<(), Failed> {
+    const LOGS: usize = 10_000;
+    let store = open(path)?;
+    let logs = new_logs(&store, LOGS).await?;
+    let payload = Bytes::from(vec![b'x'; 100]);
+    let (written, start) = (device_bytes(path)?, Instant::now());
+    let (mut records, mut times) = (0usize, Times::default());
+    while start.elapsed() < Duration::from_secs(6) {
+        let first = records % LOGS;
+        let batch = logs[first..first + 1000].iter();
+        let commit =
+            batch.fold(Commit::new(), |commit, &log| commit.with(Append::new(log, vec![payload.clone()])));
+        let begun = Instant::now();
+        store.commit(commit).await?;
+        times.add(begun.elapsed());
+        records += 1000;
+    }
+    let rate = records as f64 / start.elapsed().as_secs_f64();
+    store.flush()?;
+    report("100-byte records over 10,000 logs", &format!("{rate:.0}/s"), ">= 1,500,000/s", rate >= 1.5e6);
+    let amplification = (device_bytes(path)? - written) / (records as f64 * 100.0);
+    report("write amplification", &format!("{amplification:.2}"), "<= 2.5", amplification <= 2.5);
+    let worst = times.quantile(1.0) / 1000.0;
+    report("worst commit while segments are written", &format!("{worst:.0} ms"), "<= 50 ms", worst <= 50.0);
+    Ok(())
+}
+
+async fn reads(path: &Path) -> Result<(), Failed> {
+    let store = open(path)?;
+    let log = new_logs(&store, 1).await?[0];
+    let payload = Bytes::from(vec![b'x'; 100]);
+    store.commit(Commit::new().with(Append::new(log, vec![payload; 500]))).await?;
+    for (what, flushed) in [("read 500 records, in memory", false), ("read 500 records, warm segment", true)]
+    {
+        if flushed {
+            store.flush()?;
+            let other = new_logs(&store, 1).await?[0];
+            store.commit(append(other, &Bytes::from_static(b"x"))).await?;
+            store.flush()?;
+        }
+        let disk_reads = store.disk_reads();
+        let mut times = Times::default();
+        for _ in 0..2000 {
+            let begun = Instant::now();
+            let page = store.read(log, Span::after(Position::ZERO)).await?;
+            times.add(begun.elapsed());
+            assert_eq!(page.records.len(), 500);
+        }
+        let p50 = times.quantile(0.5);
+        let reads = store.disk_reads() - disk_reads;
+        report(what, &format!("{p50:.0} us, {reads} of 2000 from files"), "<= 40 us", p50 <= 40.0);
+    }
+    Ok(())
+}
+
+async fn idle_logs(path: &Path) -> Result<(), Failed> {
+    const LOGS: usize = 1_000_000;
+    let before = Usage::now();
+    let store = open(path)?;
+    let start = Instant::now();
+    new_logs(&store, LOGS).await?;
+    let created = LOGS as f64 / start.elapsed().as_secs_f64();
+    store.flush()?;
+    drop(store);
+    let start = Instant::now();
+    let store = open(path)?;
+    let opened = start.elapsed().as_secs_f64();
+    let bytes = (Usage::now().resident - before.resident) / LOGS as f64;
+    report("create 1,000,000 logs", &format!("{created:.0}/s"), "", true);
+    report("memory per idle log", &format!("{bytes:.0} bytes"), "<= 256 bytes", bytes <= 256.0);
+    report("start with 1,000,000 logs", &format!("{opened:.2} s"), "<= 2 s", opened <= 2.0);
+    drop(store);
+    Ok(())
+}

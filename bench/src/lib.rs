@@ -1,0 +1,74 @@
+//! What the benchmarks share: how long things took, and what the process used.
+
+use std::time::{Duration, Instant};
+
+/// How long each of many things took.
+#[derive(Debug, Default)]
+pub struct Times(Vec<Duration>);
+
+impl Times {
+    /// Runs something and keeps how long it took.
+    pub fn time<R>(&mut self, run: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = run();
+        self.0.push(start.elapsed());
+        result
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, time: Duration) {
+        self.0.push(time);
+    }
+
+    /// The time below which this share of them lies, in microseconds.
+    pub fn quantile(&mut self, share: f64) -> f64 {
+        self.0.sort_unstable();
+        let last = self.0.len().saturating_sub(1);
+        let at = (last as f64 * share).round() as usize;
+        self.0.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+    }
+
+    /// How many in a second, one after the other.
+    pub fn rate(&self) -> f64 {
+        self.0.len() as f64 / self.0.iter().sum::<Duration>().as_secs_f64()
+    }
+}
+
+/// What the process has used so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// Seconds of processor time.
+    pub cpu: f64,
+    /// Bytes of memory.
+    pub resident: f64,
+}
+
+impl Usage {
+    /// As the kernel tells it now.
+    pub fn now() -> Self {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let field = |text: &str, name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
+        };
+        let stat = read("stat");
+        let mut times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
+        let mut ticks = || times.next().and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0);
+        Self { cpu: (ticks() + ticks()) / 100.0, resident: field(&read("status"), "VmRSS:") * 1024.0 }
+    }
+}
+
+/// Bytes that the device under a folder has written since it was started, by whomever. (What the kernel counts for a process
+/// is of no use: it counts whole folios, of which a few blocks are written.)
+pub fn device_bytes(folder: &std::path::Path) -> std::io::Result<f64> {
+    let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(folder)?);
+    let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
+    let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"))?;
+    let sectors = stat.split_whitespace().nth(6).and_then(|sectors| sectors.parse::<f64>().ok());
+    Ok(sectors.unwrap_or(0.0) * 512.0)
+}
+
+/// One line of a report: what was measured, beside what it was meant to be.
+pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
+    println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
+}
