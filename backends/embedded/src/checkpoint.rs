@@ -72,8 +72,9 @@ impl Manifest {
             disk.remove(MANIFEST_NEW)?;
         }
         save(disk, MANIFEST_NEW, wrap_file(&self.write()))?;
-        disk.rename(MANIFEST_NEW, MANIFEST)?;
-        disk.sync_folder("")
+        // From here on either may be the one that counts. That is not a want of space, with which one may go on.
+        let renamed = disk.rename(MANIFEST_NEW, MANIFEST).and_then(|()| disk.sync_folder(""));
+        renamed.map_err(|error| io::Error::other(format!("{MANIFEST}: {error}")))
     }
 
     /// A number for a new file.

@@ -6,8 +6,8 @@
 //! together with a *checkpoint* of what is known of logs and tables, and the log's files are used again.
 //!
 //! Read [`store`] (the handle, and the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
-//! (what is in memory), [`segment`] (what is written later), [`checkpoint`] (how it is found again), [`tender`] (the
-//! thread that writes segments and merges them), then [`disk`] (all access to files; the simulated one is in `simulation`).
+//! (what is in memory), [`segment`] (what is written later), [`checkpoint`] (how it is found again), `flush` and `merge`
+//! (who writes segments, and when), then [`disk`] (all access to files; the simulated one is in `simulation`).
 //!
 //! Invariants: nothing is visible or acknowledged before its frame is synced. A file is let go only after a manifest
 //! that does without it is durable. A failed write or sync ends the store: what the disk has is only known again after
@@ -17,9 +17,12 @@ pub mod checkpoint;
 pub mod codec;
 pub mod disk;
 mod error;
+mod files;
+mod flush;
 pub mod frame;
 mod lock;
 pub mod log_map;
+mod merge;
 pub mod segment;
 pub mod segment_writer;
 #[cfg(feature = "simulation")]
@@ -28,7 +31,7 @@ pub mod state;
 pub mod store;
 mod streams;
 pub mod tables;
-pub mod tender;
+mod tender;
 pub mod tools;
 pub mod wal;
 

@@ -25,12 +25,13 @@ use tokio::sync::{mpsc, oneshot};
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
+use crate::files::Files;
 use crate::frame::{Content, Frame, Item};
 use crate::lock::LOCK;
 use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, State};
 use crate::tables::StoredTables;
-use crate::tender::{Tender, TenderHandle};
+use crate::tender::Tender;
 use crate::wal::{self, End, Wal};
 
 /// Commits that may wait in the queue; whoever comes then waits with its request.
@@ -88,7 +89,7 @@ struct Threads<T: StoredTables> {
     /// Taken on drop: the committer ends when nobody can send any more.
     queue: Option<mpsc::Sender<Job<T>>>,
     committer: Option<JoinHandle<()>>,
-    tender: TenderHandle,
+    tender: Tender,
 }
 
 struct Job<T: StoredTables> {
@@ -140,7 +141,8 @@ impl<T: StoredTables> Embedded<T> {
             bus,
             disk_reads: AtomicU64::new(0),
         });
-        let tender = Tender::start(disk.clone(), shared.clone(), manifest, shelf, options.on_failure.clone());
+        let files = Files::new(disk.clone(), shared.clone(), manifest);
+        let tender = Tender::start(files, shelf, options.on_failure.clone()).in_file("a thread")?;
         let (queue, jobs) = mpsc::channel(QUEUE);
         let committer = Committer {
             shared: shared.clone(),
@@ -291,7 +293,7 @@ struct Committer<T: StoredTables> {
     wal: Wal,
     era: Era,
     options: Options,
-    tender: TenderHandle,
+    tender: Tender,
     /// The memory of the last frame, to be used again.
     memory: Vec<u8>,
     /// The same for its overlay.
@@ -434,7 +436,7 @@ impl<T: StoredTables> Committer<T> {
         match self.wal.make_room(bytes, last) {
             Ok(turned) => {
                 if turned {
-                    self.tender.nudge();
+                    self.tender.restock();
                 }
                 Ok(())
             }

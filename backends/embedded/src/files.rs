@@ -1,0 +1,90 @@
+//! Which files count. The threads that write them share this.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::checkpoint::{self, Manifest};
+use crate::disk::Disk;
+use crate::segment::{self, Segment, broken};
+use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::state::State;
+use crate::store::Shared;
+
+/// The files of a store, and what readers see of them.
+pub(crate) struct Files<T> {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) shared: Arc<Shared<T>>,
+    manifest: Mutex<Manifest>,
+}
+
+impl<T> Files<T> {
+    pub(crate) fn new(disk: Arc<dyn Disk>, shared: Arc<Shared<T>>, manifest: Manifest) -> Self {
+        Self { disk, shared, manifest: Mutex::new(manifest) }
+    }
+
+    /// The files that count now.
+    pub(crate) fn manifest(&self) -> Manifest {
+        self.lock().clone()
+    }
+
+    /// A number for a new file.
+    pub(crate) fn new_file(&self) -> u64 {
+        self.lock().new_file()
+    }
+
+    /// Makes other files count, durably, and then lets readers see it. One at a time, so that the list of segments that
+    /// readers have is always that of the manifest.
+    pub(crate) fn replace(
+        &self,
+        edit: impl FnOnce(&mut Manifest),
+        show: impl FnOnce(&mut State<T>),
+    ) -> io::Result<()> {
+        let mut manifest = self.lock();
+        let mut edited = manifest.clone();
+        edit(&mut edited);
+        edited.store(&*self.disk)?;
+        *manifest = edited;
+        show(&mut self.shared.write());
+        Ok(())
+    }
+
+    /// Writes a segment; none, and no file, when there is nothing to write. Half a file is not left behind.
+    pub(crate) fn write_segment(
+        &self,
+        id: u64,
+        fill: impl FnOnce(&mut SegmentWriter) -> io::Result<()>,
+        payload: impl FnMut(SharedKey) -> io::Result<bytes::Bytes>,
+    ) -> io::Result<Option<Arc<Segment>>> {
+        let write = || {
+            let mut writer = SegmentWriter::create(&*self.disk, id)?;
+            fill(&mut writer)?;
+            if writer.is_empty() {
+                return Ok(None);
+            }
+            writer.finish(&*self.disk, payload)?;
+            Ok(Some(Arc::new(Segment::open(&*self.disk, id).map_err(broken)?)))
+        };
+        let written: io::Result<Option<Arc<Segment>>> = write();
+        if !matches!(written, Ok(Some(_))) {
+            self.disk.remove(&segment::file_name(id))?;
+        }
+        written
+    }
+
+    /// Writes a file of the checkpoint, and returns its size. Half a file is not left behind.
+    pub(crate) fn write_checkpoint(
+        &self,
+        id: u64,
+        write: impl FnOnce(&dyn Disk) -> io::Result<u64>,
+    ) -> io::Result<u64> {
+        let written = write(&*self.disk);
+        if written.is_err() {
+            self.disk.remove(&checkpoint::file_name(id))?;
+        }
+        written
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Manifest> {
+        self.manifest.lock().expect("nobody panics while holding the manifest")
+    }
+}

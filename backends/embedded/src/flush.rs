@@ -1,0 +1,152 @@
+//! Writing a generation: a segment, a delta, and a manifest that counts them. Then the log's files that had it are free.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use tidings_engine::log::plan::Stored;
+
+use crate::checkpoint::{self, load_state, store_base, store_delta};
+use crate::files::Files;
+use crate::segment::{self, broken};
+use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::state::{Entry, Generation, State};
+use crate::tables::StoredTables;
+use crate::wal::Shelf;
+
+/// Generations that stay in memory after they were written, to be read.
+const KEPT_GENERATIONS: usize = 1;
+/// Deltas are melted into the base when they are larger than it, but not below this.
+const MELT_BYTES: u64 = 4 << 20;
+
+/// Writes generations.
+pub(crate) struct Flusher<T: StoredTables> {
+    files: Arc<Files<T>>,
+    shelf: Arc<Shelf>,
+    base_bytes: u64,
+    delta_bytes: u64,
+}
+
+impl<T: StoredTables> Flusher<T> {
+    pub(crate) fn new(files: Arc<Files<T>>, shelf: Arc<Shelf>) -> Self {
+        let manifest = files.manifest();
+        let bytes_of =
+            |id: &u64| files.disk.open(&checkpoint::file_name(*id)).and_then(|file| file.len()).unwrap_or(0);
+        let base_bytes = manifest.base.iter().map(bytes_of).sum();
+        let delta_bytes = manifest.deltas.iter().map(bytes_of).sum();
+        Self { files, shelf, base_bytes, delta_bytes }
+    }
+
+    /// Lets go of the log's files that are no longer needed, and gets the next one ready.
+    pub(crate) fn restock(&mut self) -> io::Result<()> {
+        self.shelf.restock(self.files.manifest().applied)
+    }
+
+    /// Writes a generation. When it fails for want of space, it can be tried again.
+    pub(crate) fn write(&mut self, generation: &Arc<Generation>) -> io::Result<()> {
+        let mut segment = None;
+        if !generation.runs.is_empty() {
+            let payloads = RefCell::new(HashMap::new());
+            segment = self.files.write_segment(
+                self.files.new_file(),
+                |writer| write_runs(writer, generation, &mut payloads.borrow_mut()),
+                |key| Ok(payloads.borrow()[&key].clone()),
+            )?;
+        }
+        let remove_segment = |error: io::Error| -> io::Error {
+            // Only when it cannot be that a manifest counts it already.
+            if error.kind() == io::ErrorKind::StorageFull
+                && let Some(segment) = &segment
+                && let Err(error) = self.files.disk.remove(&segment::file_name(segment.id))
+            {
+                return error;
+            }
+            error
+        };
+        let delta = self.files.new_file();
+        let written = self.files.write_checkpoint(delta, |disk| store_delta(disk, delta, generation));
+        let bytes = written.map_err(remove_segment)?;
+        let counted = self.files.replace(
+            |manifest| {
+                manifest.segments.extend(segment.iter().map(|segment| segment.id));
+                manifest.deltas.push(delta);
+                (manifest.applied, manifest.chain) = (generation.last_commit, generation.chain);
+            },
+            |state| {
+                if let Some(segment) = &segment {
+                    state.segments = Arc::new(state.segments.iter().chain([segment]).cloned().collect());
+                }
+                while state.generations.len() > KEPT_GENERATIONS {
+                    state.evict();
+                }
+            },
+        );
+        if let Err(error) = counted {
+            if error.kind() == io::ErrorKind::StorageFull {
+                self.files.disk.remove(&checkpoint::file_name(delta))?;
+            }
+            return Err(remove_segment(error));
+        }
+        self.delta_bytes += bytes;
+        Ok(())
+    }
+
+    /// Puts base and deltas together as a new base, if they have grown, by reading them as a start would.
+    pub(crate) fn melt(&mut self) -> io::Result<()> {
+        if self.delta_bytes <= self.base_bytes.max(MELT_BYTES) {
+            return Ok(());
+        }
+        let old = self.files.manifest();
+        let state: State<T> = load_state(&*self.files.disk, &old).map_err(broken)?;
+        let id = self.files.new_file();
+        let bytes = self.files.write_checkpoint(id, |disk| store_base(disk, id, &state))?;
+        let counted = self.files.replace(
+            |manifest| {
+                manifest.base = Some(id);
+                manifest.deltas.clear();
+            },
+            |_| {},
+        );
+        if let Err(error) = counted {
+            if error.kind() == io::ErrorKind::StorageFull {
+                self.files.disk.remove(&checkpoint::file_name(id))?;
+            }
+            return Err(error);
+        }
+        (self.base_bytes, self.delta_bytes) = (bytes, 0);
+        for id in old.deltas.into_iter().chain(old.base) {
+            self.files.disk.remove(&checkpoint::file_name(id))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a generation, and keeps what its references refer to: each of them carries it.
+fn write_runs(
+    writer: &mut SegmentWriter,
+    generation: &Generation,
+    payloads: &mut HashMap<SharedKey, bytes::Bytes>,
+) -> io::Result<()> {
+    let mut announced: *const Stored = std::ptr::null();
+    for entry in generation.runs.iter().flat_map(|(_, entries)| entries) {
+        let source = Arc::as_ptr(&entry.stored);
+        if let Some(origin) = entry.stored.origin.filter(|_| source != announced) {
+            writer.announce(origin);
+            announced = source;
+        }
+    }
+    for (log, entries) in &generation.runs {
+        for Entry { position, stored } in entries {
+            match stored.origin {
+                None => writer.push_own(*log, *position, stored)?,
+                Some(origin) => {
+                    if writer.push_reference(*log, *position, stored)? {
+                        payloads.insert((origin, stored.commit), stored.payload.clone());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Merging segments, so that a log lies in few of them, and space of what is gone is given back.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use tidings_engine::log::plan::Stored;
+use tidings_model::{LogId, Position};
+
+use crate::files::Files;
+use crate::segment::{self, Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
+use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::tables::StoredTables;
+
+/// So many neighbours of about the same size are merged, and a size is so many times the one below.
+const WIDTH: u32 = 8;
+
+/// Merges once, where it is most worth it. `false` when it is nowhere.
+pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>) -> io::Result<bool> {
+    let segments = files.shared.read().segments.clone();
+    match worth_merging(files, &segments)? {
+        Some(range) => merge(files, &segments[range]).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Neighbours of about the same size, or one that is mostly dead.
+fn worth_merging<T: StoredTables>(
+    files: &Files<T>,
+    segments: &Segments,
+) -> io::Result<Option<std::ops::Range<usize>>> {
+    let size = |segment: &Arc<Segment>| segment.bytes().max(1).ilog(u64::from(WIDTH));
+    let mut start = 0;
+    for end in 1..=segments.len() {
+        if end == segments.len() || size(&segments[end]) != size(&segments[start]) {
+            if end - start >= WIDTH as usize {
+                return Ok(Some(start..end));
+            }
+            start = end;
+        }
+    }
+    for (n, segment) in segments.iter().enumerate() {
+        let (dead, all) = dead_bytes(files, segment)?;
+        if all > 0 && dead * 2 > all {
+            return Ok(Some(n..n + 1));
+        }
+    }
+    Ok(None)
+}
+
+/// Bytes of runs that nobody can read any more, and of all runs.
+fn dead_bytes<T: StoredTables>(files: &Files<T>, segment: &Segment) -> io::Result<(u64, u64)> {
+    let (mut dead, mut all) = (0, 0);
+    for entries in segment.entries() {
+        let entries = entries.map_err(broken)?;
+        let state = files.shared.read();
+        for entry in entries {
+            let floor = state.logs.get(entry.log).map(|slot| slot.state.status().floor);
+            all += u64::from(entry.bytes);
+            if floor.is_none_or(|floor| entry.last <= floor) {
+                dead += u64::from(entry.bytes);
+            }
+        }
+    }
+    Ok((dead, all))
+}
+
+/// Writes neighbours as one segment without what is dead, and puts it in their place.
+fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>]) -> io::Result<()> {
+    let floors = |log: LogId| files.shared.read().logs.get(log).map(|slot| slot.state.status().floor);
+    let shared =
+        sources.iter().map(|source| source.all_shared()).collect::<Result<Vec<_>, _>>().map_err(broken)?;
+    let wanted = references(sources, &shared, &floors)?;
+    let merged = files.write_segment(
+        files.new_file(),
+        |writer| {
+            wanted.keys().for_each(|(origin, _)| writer.announce(*origin));
+            merge_runs(writer, sources, &shared, &floors)
+        },
+        |key| {
+            let (segment, shared) = wanted[&key];
+            Ok(sources[segment].resolve(&shared).map_err(broken)?.payload)
+        },
+    )?;
+    // Others may have come behind them meanwhile, but only this thread takes any away.
+    let place = |ids: &[u64]| -> std::ops::Range<usize> {
+        let first = ids.iter().position(|&id| id == sources[0].id);
+        let first = first.expect("a source of a merge counts until it is done");
+        first..first + sources.len()
+    };
+    let counted = files.replace(
+        |manifest| {
+            let range = place(&manifest.segments);
+            manifest.segments.splice(range, merged.iter().map(|segment| segment.id));
+        },
+        |state| {
+            let mut list = state.segments.to_vec();
+            let range = place(&list.iter().map(|segment| segment.id).collect::<Vec<_>>());
+            list.splice(range, merged.clone());
+            state.segments = Arc::new(list);
+        },
+    );
+    if let Err(error) = counted {
+        if error.kind() == io::ErrorKind::StorageFull
+            && let Some(merged) = &merged
+        {
+            files.disk.remove(&segment::file_name(merged.id))?;
+        }
+        return Err(error);
+    }
+    for source in sources {
+        files.disk.remove(source.name())?;
+    }
+    Ok(())
+}
+
+/// The references in these segments that are alive, and where what they refer to can be read.
+fn references(
+    segments: &[Arc<Segment>],
+    shared: &[Vec<SharedRecord>],
+    floor: &impl Fn(LogId) -> Option<Position>,
+) -> io::Result<HashMap<SharedKey, (usize, SharedRecord)>> {
+    let mut wanted = HashMap::new();
+    for (n, segment) in segments.iter().enumerate() {
+        if shared[n].is_empty() {
+            continue;
+        }
+        let mut alive = vec![false; shared[n].len()];
+        for entries in segment.entries() {
+            for entry in entries.map_err(broken)? {
+                let Some(floor) = floor(entry.log).filter(|floor| entry.last > *floor) else { continue };
+                for (position, kept) in segment.run(entry).map_err(broken)? {
+                    if let Kept::Reference(number) = kept
+                        && position > floor
+                    {
+                        *alive.get_mut(number as usize).ok_or_else(leads_nowhere)? = true;
+                    }
+                }
+            }
+        }
+        for (shared, _) in shared[n].iter().zip(alive).filter(|(_, alive)| *alive) {
+            let shared = *shared;
+            wanted.entry((shared.origin, shared.commit)).or_insert((n, shared));
+        }
+    }
+    Ok(wanted)
+}
+
+/// Writes the living records of neighbours, log by log, each log's from the oldest segment to the newest.
+fn merge_runs(
+    writer: &mut SegmentWriter,
+    segments: &[Arc<Segment>],
+    shared: &[Vec<SharedRecord>],
+    floor: &impl Fn(LogId) -> Option<Position>,
+) -> io::Result<()> {
+    let mut cursors: Vec<_> =
+        segments.iter().map(|segment| Cursor::new(segment)).collect::<io::Result<_>>()?;
+    while let Some(log) = cursors.iter().filter_map(|cursor| cursor.head.map(|entry| entry.log)).min() {
+        let floor = floor(log);
+        for (cursor, shared) in cursors.iter_mut().zip(shared) {
+            while let Some(entry) = cursor.head.filter(|entry| entry.log == log) {
+                if let Some(floor) = floor.filter(|floor| entry.last > *floor) {
+                    copy_run(writer, cursor.segment, shared, entry, floor)?;
+                }
+                cursor.advance()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn copy_run(
+    writer: &mut SegmentWriter,
+    segment: &Segment,
+    shared: &[SharedRecord],
+    entry: RunEntry,
+    floor: Position,
+) -> io::Result<()> {
+    for (position, kept) in segment.run(entry).map_err(broken)? {
+        if position <= floor {
+            continue;
+        }
+        match kept {
+            Kept::Own(stored) => writer.push_own(entry.log, position, &stored)?,
+            Kept::Reference(number) => {
+                let shared = shared.get(number as usize).ok_or_else(leads_nowhere)?;
+                let SharedRecord { origin, commit, time: at, boundary, .. } = *shared;
+                let payload = bytes::Bytes::new();
+                let of = Stored { commit, at, payload, origin: Some(origin), boundary };
+                writer.push_reference(entry.log, position, &of)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn leads_nowhere() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a reference of a segment leads nowhere")
+}
+
+/// Goes through the entries of a segment.
+struct Cursor<'a> {
+    segment: &'a Segment,
+    blocks: Box<dyn Iterator<Item = Result<Vec<RunEntry>, crate::OpenError>> + 'a>,
+    entries: std::vec::IntoIter<RunEntry>,
+    head: Option<RunEntry>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(segment: &'a Segment) -> io::Result<Self> {
+        let blocks = Box::new(segment.entries());
+        let mut cursor = Self { segment, blocks, entries: Vec::new().into_iter(), head: None };
+        cursor.advance()?;
+        Ok(cursor)
+    }
+
+    fn advance(&mut self) -> io::Result<()> {
+        self.head = self.entries.next();
+        while self.head.is_none() {
+            let Some(block) = self.blocks.next() else { return Ok(()) };
+            self.entries = block.map_err(broken)?.into_iter();
+            self.head = self.entries.next();
+        }
+        Ok(())
+    }
+}
