@@ -422,7 +422,13 @@ impl<T: StoredTables> Committer<T> {
         if batch.frame.size() > self.wal.frame_bytes_max() {
             return Err(StoreError::Unavailable("the commit is larger than a file of the log".into()));
         }
-        let last = self.shared.read().last_commit;
+        let (last, bytes) = {
+            let state = self.shared.read();
+            (state.last_commit, state.generation_bytes)
+        };
+        if bytes >= 2 * self.options.generation_bytes && self.tender.is_starved() {
+            return Err(StoreError::NoSpace);
+        }
         self.make_room(batch.frame.size(), last)?;
         self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))
     }
@@ -484,7 +490,7 @@ impl<T: StoredTables> Committer<T> {
         if let Some(generation) = generation {
             self.tender.take(generation);
         } else if overfull {
-            self.tender.wait_until_free();
+            self.tender.wait_unless_starved();
         }
     }
 }
@@ -581,7 +587,7 @@ fn remove_strangers(disk: &dyn Disk, manifest: &Manifest) -> Result<(), OpenErro
     Ok(())
 }
 
-fn replay<T: StoredTables>(state: &mut State<T>, content: Content) -> Result<(), OpenError> {
+pub(crate) fn replay<T: StoredTables>(state: &mut State<T>, content: Content) -> Result<(), OpenError> {
     for item in content.items {
         match item {
             Item::Effect(effect) => state.apply(effect, content.number, content.at),

@@ -42,6 +42,8 @@ struct Orders {
     /// How many rounds of merging were asked for, and how many are done.
     rounds: u64,
     rounds_done: u64,
+    /// Something cannot be written for want of space.
+    starved: bool,
     stop: bool,
     /// Why the threads have given up.
     failed: Option<String>,
@@ -93,6 +95,19 @@ impl Tender {
         drop(
             self.desk.wait_while(orders, |orders| orders.writing && orders.failed.is_none() && !orders.stop),
         );
+    }
+
+    /// Waits until no generation is being written, unless that may take for ever for want of space.
+    pub(crate) fn wait_unless_starved(&self) {
+        let busy =
+            |orders: &Orders| orders.writing && !orders.starved && orders.failed.is_none() && !orders.stop;
+        drop(self.desk.wait_while(self.desk.lock(), busy));
+    }
+
+    /// Whether a generation waits for space.
+    pub(crate) fn is_starved(&self) -> bool {
+        let orders = self.desk.lock();
+        orders.writing && orders.starved
     }
 
     /// Writes the current generation, and waits until it is done.
@@ -180,8 +195,13 @@ impl Desk {
     fn settle(&self, mut work: impl FnMut() -> io::Result<()>) {
         while !self.is_over() {
             match work() {
-                Ok(()) => return,
+                Ok(()) => {
+                    self.lock().starved = false;
+                    return;
+                }
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    self.lock().starved = true;
+                    self.changed.notify_all();
                     let waited = self.changed.wait_timeout(self.lock(), SPACE_RETRY);
                     drop(waited.expect("nobody panics while holding the orders"));
                 }

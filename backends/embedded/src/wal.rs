@@ -77,6 +77,36 @@ pub struct End {
     pub chain: u32,
 }
 
+/// Reads a log as [`Wal::open`] does, and changes nothing.
+pub fn inspect(
+    disk: &dyn Disk,
+    applied: End,
+    mut replay: impl FnMut(Content) -> Result<(), OpenError>,
+) -> Result<End, OpenError> {
+    let files = Files::list(disk)?;
+    let mut end = applied;
+    let place = files.replay(&mut end, &mut replay)?;
+    files.refuse_rot(end, place)?;
+    Ok(end)
+}
+
+/// Cuts a log off behind its last commit that follows on those before: in a copy that was made while the log was
+/// written, later frames may have come along without the ones before them.
+pub fn cut_copy(disk: &dyn Disk, applied: End) -> Result<End, OpenError> {
+    let files = Files::list(disk)?;
+    let mut end = applied;
+    let place = files.replay(&mut end, &mut |_| Ok(()))?;
+    for (n, file) in files.used.iter().enumerate() {
+        match place {
+            Some(place) if n < place.file => {}
+            Some(place) if n == place.file => file.clear_from(place.offset)?,
+            _ => disk.remove(&file.name).in_file(&file.name)?,
+        }
+    }
+    disk.sync_folder(FOLDER).in_file(FOLDER)?;
+    Ok(end)
+}
+
 impl Wal {
     /// Reads the log from the frame after `applied` on, giving each to `replay`, and makes it ready for more.
     pub fn open(
@@ -392,6 +422,18 @@ impl WalFile {
             self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
         }
         Ok(header.fits(self.salt, &bytes).then(|| (header, Bytes::from(bytes))))
+    }
+
+    /// Fills the rest of the file with zeros.
+    fn clear_from(&self, mut offset: u64) -> Result<(), OpenError> {
+        let length = self.file.len().in_file(&self.name)?;
+        let zeros = vec![0; ZEROS];
+        while offset < length {
+            let part = (length - offset).min(ZEROS as u64);
+            self.file.write_at(offset, &zeros[..part as usize]).in_file(&self.name)?;
+            offset += part;
+        }
+        self.file.sync().in_file(&self.name)
     }
 
     /// Whether there is a frame from here on whose commit comes after the given one.

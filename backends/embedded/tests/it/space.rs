@@ -1,1 +1,71 @@
-//! x
+//! A full disk: writes are refused and accepted again when there is space, without a restart, and nothing is lost.
+
+use bytes::Bytes;
+use tidings_embedded::Options;
+use tidings_embedded::simulation::SimulatedDisk;
+use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation, Span, StoreError};
+use tidings_model::Position;
+
+use crate::book::{open, small};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_refuses_writes_until_there_is_space_again() {
+    for capacity in (200..1_600).step_by(100) {
+        let disk = SimulatedDisk::new();
+        let options = Options { reserve_bytes: 0, ..small() };
+        let store = open(&disk, options.clone()).expect("new");
+        let log = store.reserve().await.expect("a number");
+        store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+        disk.set_capacity(Some(capacity << 10));
+        let mut acknowledged = 0u32;
+        let append = |n: u32| {
+            let mut payload = n.to_be_bytes().to_vec();
+            payload.resize(2_000, 7);
+            Commit::new().with(Append::new(log, vec![Bytes::from(payload)]))
+        };
+        let full = loop {
+            // With the disk full the store would keep what it cannot write in memory, up to a point; so must this.
+            match store.commit(append(acknowledged)).await {
+                Ok(_) => acknowledged += 1,
+                Err(error) => break error,
+            }
+            assert!(acknowledged < 5_000, "it was never full at {capacity} KiB");
+        };
+        assert!(matches!(full, CommitError::Store(StoreError::NoSpace)), "{full}");
+        disk.set_capacity(None);
+        for _ in 0..200 {
+            // What waits for space in memory goes first; that takes a moment.
+            while let Err(error) = store.commit(append(acknowledged)).await {
+                assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
+                tokio::task::yield_now().await;
+            }
+            acknowledged += 1;
+        }
+        let all = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+        let whole = |records: Vec<tidings_engine::log::Record>| {
+            records.len() as u32 == acknowledged
+                && records.iter().zip(0u32..).all(|(record, n)| record.payload[..4] == n.to_be_bytes())
+        };
+        assert!(whole(store.read(log, all).await.expect("readable").records), "at {capacity} KiB");
+        drop(store);
+        let store =
+            open(&disk.after_power_cut(&mut fastrand::Rng::with_seed(capacity)), options).expect("opens");
+        assert!(
+            whole(store.read(log, all).await.expect("readable").records),
+            "at {capacity} KiB, after a power cut"
+        );
+    }
+}
+
+#[tokio::test]
+async fn writes_are_refused_before_the_last_space_is_gone() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, Options { reserve_bytes: 1 << 20, ..small() }).expect("new");
+    let log = store.reserve().await.expect("a number");
+    disk.set_capacity(Some(disk.used() + (1 << 20) - 1));
+    let create = || Commit::new().with(Operation::create(log));
+    let error = store.commit(create()).await.expect_err("too little is left");
+    assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
+    disk.set_capacity(Some(disk.used() + (1 << 21)));
+    store.commit(create()).await.expect("enough is left");
+}

@@ -1,1 +1,128 @@
-//! x
+//! Upkeep: memory and space are given back, and reading what is new touches no file.
+
+use bytes::Bytes;
+use tidings_embedded::simulation::SimulatedDisk;
+use tidings_embedded::{Embedded, Options};
+use tidings_engine::log::contract::Note;
+use tidings_engine::log::{Append, Commit, Commits, Logs, Of, Operation, Outcome, Refer, Span};
+use tidings_model::{LogId, Position, limits};
+
+use crate::book::{Book, open, small};
+
+async fn new_logs(store: &Embedded<Book>, count: usize) -> Vec<LogId> {
+    let mut logs = Vec::new();
+    for _ in 0..count {
+        let log = store.reserve().await.expect("a number");
+        store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+        logs.push(log);
+    }
+    logs
+}
+
+fn append(log: LogId, payload: &[u8]) -> Commit<Note> {
+    Commit::new().with(Append::new(log, vec![Bytes::copy_from_slice(payload)]))
+}
+
+#[tokio::test]
+async fn space_of_deleted_and_trimmed_logs_is_given_back() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    let logs = new_logs(&store, 3).await;
+    for _ in 0..200 {
+        for &log in &logs {
+            store.commit(append(log, &[7; 1000])).await.expect("appended");
+        }
+    }
+    store.flush().expect("written");
+    store.tend().expect("merged");
+    let full = disk.used();
+    store.commit(Commit::new().with(Operation::Delete(logs[0]))).await.expect("deleted");
+    let trim = Operation::Trim { log: logs[1], floor: Position::MAX };
+    store.commit(Commit::new().with(trim)).await.expect("trimmed");
+    store.flush().expect("written");
+    store.tend().expect("merged");
+    let freed = full.saturating_sub(disk.used());
+    assert!(freed > 350_000, "of 400,000 dead bytes {freed} were given back");
+    let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+    assert_eq!(store.read(logs[2], span).await.expect("readable").records.len(), 200);
+}
+
+#[tokio::test]
+async fn a_payload_is_stored_once_whatever_the_number_of_references() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, Options { generation_bytes: 1 << 30, ..small() }).expect("new");
+    let logs = new_logs(&store, 101).await;
+    store.flush().expect("written");
+    let before = disk.used();
+    for n in 0..20u8 {
+        let publish = append(logs[0], &[n; 10_000]).with(Refer { of: Of::Append(0), into: logs[1..].into() });
+        store.commit(publish).await.expect("published");
+    }
+    store.flush().expect("written");
+    store.tend().expect("merged");
+    let grown = disk.used() - before;
+    assert!(
+        grown < 20 * 10_000 + 20 * 100 * 30 + 200_000,
+        "{grown} bytes for 200,000 of payload and 2,000 references"
+    );
+    // The source goes; the references stay, and so does what they refer to, once.
+    store.commit(Commit::new().with(Operation::Delete(logs[0]))).await.expect("deleted");
+    store.flush().expect("written");
+    store.tend().expect("merged");
+    drop(store);
+    let store = open(&disk, small()).expect("opens");
+    let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+    for &log in &logs[1..] {
+        let records = store.read(log, span).await.expect("readable").records;
+        assert!(records.iter().zip(0u8..).all(|(record, n)| record.payload[..] == [n; 10_000]));
+        assert_eq!(records.len(), 20);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_keeps_up_touches_no_file() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    let log = new_logs(&store, 1).await[0];
+    let mut after = Position::ZERO;
+    for _ in 0..500 {
+        store.commit(append(log, &[1; 300])).await.expect("appended");
+        let page = store.read(log, Span::after(after)).await.expect("readable");
+        assert_eq!(page.records.len(), 1);
+        after = page.last(after);
+    }
+    assert_eq!(store.disk_reads(), 0, "while many segments were written");
+    store.read(log, Span::after(Position::ZERO)).await.expect("readable");
+    assert_eq!(store.disk_reads(), 1, "what is old comes from files");
+}
+
+#[tokio::test]
+async fn a_large_fan_out_is_made_in_chunks_and_resumes_at_its_cursor_after_a_crash() {
+    const TARGETS: usize = 10_000;
+    let disk = SimulatedDisk::new();
+    let mut store = open(&disk, Options { wal_file_bytes: 1 << 20, ..small() }).expect("new");
+    let logs = new_logs(&store, TARGETS + 1).await;
+    let last = store.commit(append(logs[0], b"to all")).await.expect("appended").appended().last;
+    let whole = Refer { of: Of::Append(0), into: logs[1..].into() };
+    store.commit(append(logs[0], b"x").with(whole)).await.expect_err("more targets than one commit may have");
+    let chunks: Vec<&[LogId]> = logs[1..].chunks(limits::TARGETS_PER_COMMIT).collect();
+    let mut disk = disk;
+    for (n, chunk) in chunks.iter().enumerate() {
+        // The cursor is a note in the same commit: if it is there, so are the references.
+        let of = Of::Stored { log: logs[0], after: Position::ZERO, through: last };
+        let refer = Refer { of, into: (*chunk).into() };
+        let cursor = Note { key: format!("chunk {n}"), text: String::new() };
+        let made =
+            store.commit(Commit::new().with(refer.clone()).changing(cursor.clone())).await.expect("made");
+        assert!(matches!(&made.outcomes[0], Outcome::Referred(referred) if referred.missing.is_empty()));
+        drop(store);
+        disk = disk.after_power_cut(&mut fastrand::Rng::with_seed(n as u64));
+        store = open(&disk, Options { wal_file_bytes: 1 << 20, ..small() }).expect("opens");
+        store.commit(Commit::new().with(refer).changing(cursor)).await.expect_err("that chunk is done");
+    }
+    for &log in &logs[1..] {
+        let records = store.read(log, Span::after(Position::ZERO)).await.expect("readable").records;
+        assert_eq!(records.len(), 1, "once each");
+        assert_eq!(records[0].payload, "to all");
+    }
+}
