@@ -13,6 +13,8 @@ use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use crate::store_command::StoreCommand;
+
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
 #[derive(Debug, Parser)]
 #[command(name = "tidings", version, about)]
@@ -25,6 +27,8 @@ pub struct Command {
 enum Verb {
     /// Serve.
     Serve(Serve),
+    /// Look at a store, check it, copy it.
+    Store(StoreCommand),
 }
 
 #[derive(Debug, Args)]
@@ -39,7 +43,7 @@ struct Serve {
     #[arg(long, env = "TIDINGS_DATA", default_value = "./tidings-data", value_name = "DIR")]
     data: PathBuf,
     /// Any project exists and no credentials are needed. Only on the loopback interface.
-    #[arg(long, env = "TIDINGS_DEV")]
+    #[arg(long, env = "TIDINGS_DEV", value_parser = clap::builder::FalseyValueParser::new())]
     dev: bool,
 }
 
@@ -68,6 +72,18 @@ pub enum CommandError {
     /// A store cannot be looked at.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// There is no such folder.
+    #[error("{0} is not a folder; name the one that --data named")]
+    NoStore(PathBuf),
+    /// Something is damaged, as was told.
+    #[error("{count} places are damaged; restore a backup")]
+    Damaged {
+        /// How many.
+        count: usize,
+    },
+    /// There is no such stream.
+    #[error("there is no stream {0}; name it as project/id, such as _default/orders")]
+    NoStream(String),
     /// The server ended by itself.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
@@ -78,6 +94,7 @@ impl Command {
     pub async fn run(self) -> Result<(), CommandError> {
         match self.verb {
             Verb::Serve(serve) => serve.run().await,
+            Verb::Store(store) => store.run(),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod client;
 mod command_line;
 mod conformance;
+mod durability;
 mod limits;
 mod live;
 mod names;

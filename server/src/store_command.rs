@@ -1,0 +1,168 @@
+//! `tidings store`: looking at a store, checking it, copying it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use tidings_embedded::tools::{Snapshot, backup, check, truncate};
+use tidings_embedded::{DirectoryLock, Folder};
+use tidings_model::{LogId, Position};
+use tidings_streams::Table;
+
+use crate::command::CommandError;
+
+#[derive(Debug, Args)]
+pub struct StoreCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Read every file of a stopped store and name all that is damaged.
+    Check(Dir),
+    /// Print streams and records of a stopped store.
+    Dump(Dump),
+    /// Count what is in a stopped store.
+    Stats(Dir),
+    /// Copy a store, which may be in use, to a new folder. Serve from the copy to restore it.
+    Backup(Backup),
+    /// Give up everything from the first unreadable commit on, in a store that refuses to start.
+    Truncate(Dir),
+}
+
+#[derive(Debug, Args)]
+struct Dir {
+    /// The store's folder.
+    dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Dump {
+    /// The store's folder.
+    dir: PathBuf,
+    /// Only this stream, as project/id.
+    #[arg(long)]
+    stream: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Backup {
+    /// The store's folder.
+    dir: PathBuf,
+    /// The folder of the copy; made if it is not there, and empty.
+    target: PathBuf,
+}
+
+impl StoreCommand {
+    pub fn run(self) -> Result<(), CommandError> {
+        match self.verb {
+            Verb::Check(Dir { dir }) => run_check(&dir),
+            Verb::Dump(dump) => run_dump(&dump),
+            Verb::Stats(Dir { dir }) => run_stats(&dir),
+            Verb::Backup(Backup { dir, target }) => run_backup(&dir, &target),
+            Verb::Truncate(Dir { dir }) => run_truncate(&dir),
+        }
+    }
+}
+
+/// A folder that is there, and that no server has open.
+fn stopped(dir: &Path) -> Result<(DirectoryLock, Folder), CommandError> {
+    let folder = existing(dir)?;
+    Ok((DirectoryLock::take(dir)?, folder))
+}
+
+fn existing(dir: &Path) -> Result<Folder, CommandError> {
+    if !dir.is_dir() {
+        return Err(CommandError::NoStore(dir.to_owned()));
+    }
+    Ok(Folder::new(dir))
+}
+
+fn run_check(dir: &Path) -> Result<(), CommandError> {
+    let (_lock, folder) = stopped(dir)?;
+    let problems = check::<Table>(&folder);
+    for problem in &problems {
+        println!("{problem}");
+    }
+    match problems.len() {
+        0 => {
+            println!("all files can be read");
+            Ok(())
+        }
+        count => Err(CommandError::Damaged { count }),
+    }
+}
+
+fn run_stats(dir: &Path) -> Result<(), CommandError> {
+    let (_lock, folder) = stopped(dir)?;
+    let snapshot = Snapshot::<Table>::load(&folder)?;
+    let stats = snapshot.stats(&folder)?;
+    println!("era              {}", stats.era);
+    println!("last commit      {}", stats.last_commit.get());
+    println!("streams          {}", snapshot.tables().iter().count());
+    println!("logs             {}", stats.logs);
+    println!("segments         {} ({} bytes, {} runs)", stats.segments, stats.segment_bytes, stats.runs);
+    println!("checkpoint       {} bytes", stats.checkpoint_bytes);
+    println!("write-ahead log  {} bytes", stats.wal_bytes);
+    Ok(())
+}
+
+fn run_dump(dump: &Dump) -> Result<(), CommandError> {
+    let (_lock, folder) = stopped(&dump.dir)?;
+    let snapshot = Snapshot::<Table>::load(&folder)?;
+    let mut streams: Vec<_> = snapshot.tables().iter().collect();
+    streams.sort_by(|a, b| a.0.cmp(b.0));
+    let mut out = io::stdout().lock();
+    let mut found = false;
+    for (key, stream) in streams {
+        if dump.stream.as_ref().is_some_and(|wanted| *wanted != key.to_string()) {
+            continue;
+        }
+        found = true;
+        writeln!(out, "stream {key}: {}, {}, {:?}", stream.log, stream.content_type, stream.life)?;
+        dump_records(&snapshot, stream.log, &mut out)?;
+    }
+    match &dump.stream {
+        Some(wanted) if !found => Err(CommandError::NoStream(wanted.clone())),
+        _ => Ok(()),
+    }
+}
+
+fn dump_records(snapshot: &Snapshot<Table>, log: LogId, out: &mut impl Write) -> Result<(), CommandError> {
+    let mut after = Position::ZERO;
+    loop {
+        let records = snapshot.records(log, after)?;
+        let Some(last) = records.last() else { return Ok(()) };
+        after = last.position;
+        for record in records {
+            let (commit, index) = record.position.parts();
+            let text = String::from_utf8_lossy(&record.payload);
+            let (commit, at) = (commit.get(), record.at.as_millis());
+            writeln!(
+                out,
+                "  {commit:016}_{index:016} {at} {} bytes: {}",
+                record.payload.len(),
+                text.escape_debug()
+            )?;
+        }
+    }
+}
+
+fn run_backup(dir: &Path, target: &Path) -> Result<(), CommandError> {
+    let from = existing(dir)?;
+    std::fs::create_dir_all(target)?;
+    let last = backup(&from, &Folder::new(target))?;
+    println!("copied {} up to commit {} to {}", dir.display(), last.get(), target.display());
+    println!("to restore it: tidings serve --data {}", target.display());
+    Ok(())
+}
+
+fn run_truncate(dir: &Path) -> Result<(), CommandError> {
+    let (_lock, folder) = stopped(dir)?;
+    match truncate(&folder)? {
+        None => println!("all commits can be read; nothing was changed"),
+        Some(lost) => println!("gave up commit {} and all after it", lost.get()),
+    }
+    Ok(())
+}
