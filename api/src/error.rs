@@ -87,6 +87,7 @@ impl From<StreamError> for ApiError {
             StreamError::SourceGone => Self::new(S::CONFLICT, "source_gone", error),
             StreamError::SourceForeign => Self::new(S::FORBIDDEN, "source_foreign", error),
             StreamError::ForkBeyondTail => Self::bad_request("fork_beyond_tail", error),
+            StreamError::ForkBetweenRecords => Self::bad_request("fork_between_records", error),
             StreamError::SubOffsetBeyondAppend => Self::bad_request("sub_offset_beyond_append", error),
             StreamError::ForkTooDeep => Self::bad_request("fork_too_deep", error),
             &StreamError::Trimmed { floor, tail } => Self::new(S::GONE, "offset_trimmed", error)

@@ -1,6 +1,7 @@
 //! Streams over HTTP: the Durable Streams protocol.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -8,7 +9,6 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use futures_util::stream;
 use tidings_model::Producer;
 use tidings_streams::{
@@ -20,10 +20,7 @@ use crate::error::ApiError;
 use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
 use crate::wire::query::{Live, ReadQuery};
-use crate::wire::{cursor, header as names, offset, payload, request};
-
-/// In paths `session:{id}` is another name of a session's stream, so no stream can be created under it.
-const SESSION_PREFIX: &str = "session:";
+use crate::wire::{cursor, header as names, offset, payload, request, time};
 
 /// What can be done with a stream.
 pub fn methods() -> MethodRouter<Api> {
@@ -35,18 +32,16 @@ async fn create(
     StreamPath(stream): StreamPath,
     request: Request,
 ) -> Result<Response, ApiError> {
-    if stream.id.as_str().starts_with(SESSION_PREFIX) {
-        let message =
-            "ids that begin with `session:` name the streams of sessions, which `subscribe` creates";
-        return Err(ApiError::bad_request("reserved_id", message));
-    }
+    refuse_reserved(stream.id.as_str())?;
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::create(&parts.headers, body)?;
+    // Before anything is created: an answer that fails must not leave a stream behind.
+    let location = location(&parts.headers, &parts.uri)?;
     let mut headers = HeaderMap::new();
     let (status, found) = match api.streams.create(&stream, &wanted).await? {
         Created::New(found) => {
-            headers.insert(header::LOCATION, location(&parts.headers, &parts.uri)?);
+            headers.insert(header::LOCATION, location);
             (StatusCode::CREATED, found)
         }
         Created::Existed(found) => (StatusCode::OK, found),
@@ -54,6 +49,18 @@ async fn create(
     put_content_type(&mut headers, &found.stream);
     put_end(&mut headers, &found);
     Ok((status, headers).into_response())
+}
+
+/// `session:{id}` is another name of a session's stream, and what begins with `__ds/` is the protocol's own.
+fn refuse_reserved(id: &str) -> Result<(), ApiError> {
+    let message = if id.starts_with("session:") {
+        "ids that begin with `session:` name the streams of sessions, which `subscribe` creates"
+    } else if id == "__ds" || id.starts_with("__ds/") {
+        "ids that begin with `__ds/` are kept for the protocol"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::bad_request("reserved_id", message))
 }
 
 async fn append(
@@ -80,12 +87,8 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
             headers.insert(names::STREAM_TTL, ttl.as_secs().into());
         }
         Expiry::At(at) => {
-            let at = jiff::Timestamp::from_millisecond(i64::try_from(at.as_millis()).unwrap_or(i64::MAX));
-            let text = at.unwrap_or(jiff::Timestamp::MAX).to_string();
-            headers.insert(
-                names::STREAM_EXPIRES_AT,
-                HeaderValue::from_str(&text).expect("a time is plain text"),
-            );
+            let text = HeaderValue::from_str(&time::print(at)).expect("a time is plain text");
+            headers.insert(names::STREAM_EXPIRES_AT, text);
         }
     }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -116,16 +119,14 @@ async fn catch_up(
     query: ReadQuery,
     asked: &HeaderMap,
 ) -> Result<Response, ApiError> {
-    let mut reader = api.streams.read(stream, query.from).await?;
-    let chunk = reader.poll().await?;
-    let mut headers = chunk_headers(reader.stream(), &chunk);
+    let (found, chunk) = api.streams.read(stream, query.from).await?;
+    let body = || payload::body(&chunk.records, found.content_type.is_json());
+    let mut headers = chunk_headers(&found, &chunk);
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        return Ok(
-            (headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response()
-        );
+        return Ok((headers, body()).into_response());
     }
-    let etag = etag(reader.stream(), &chunk);
+    let etag = etag(&found, &chunk);
     // What lies before the tail never changes. At the tail of an open stream a cache must ask each time.
     let cache = if chunk.up_to_date && !chunk.closed {
         "private, no-cache"
@@ -139,11 +140,11 @@ async fn catch_up(
         headers.remove(header::CONTENT_TYPE);
         return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
     }
-    Ok((headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response())
+    Ok((headers, body()).into_response())
 }
 
 async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
-    let mut reader = api.streams.read(stream, query.from).await?;
+    let mut reader = api.streams.follow(stream, query.from).await?;
     let timeout = api.streams.clock().sleep(api.streams.options().long_poll_timeout);
     let mut drained = api.drained.clone();
     let chunk = match tokio::select! {
@@ -166,7 +167,7 @@ async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Re
 }
 
 async fn follow(api: Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
-    let reader = api.streams.read(stream, query.from).await?;
+    let reader = api.streams.follow(stream, query.from).await?;
     let encoding = Encoding::of(&reader.stream().content_type);
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -192,35 +193,46 @@ fn event_stream(
     let over = Box::pin(async move {
         tokio::select! { () = time_over => {}, () = drained.wait() => {} }
     });
-    let state = Some((reader, over, Wait::First));
-    stream::unfold(state, move |state| {
-        let api = api.clone();
-        async move {
-            let (mut reader, over, wait) = state?;
-            let (chunk, over) = match wait {
-                Wait::First => (reader.poll().await, over),
-                Wait::Next => {
-                    let next = Box::pin(reader.next());
-                    match select(next, over).await {
-                        Either::Left((chunk, over)) => (chunk, over),
-                        Either::Right(_) => return None,
-                    }
-                }
-            };
-            // A reader that fails was cut off: the stream is gone. The client hears why when it comes again.
-            let chunk = chunk.ok()?;
-            let cursor = current_cursor(&api, cursor);
-            let events = sse::events(&chunk, encoding, cursor);
-            let state = if chunk.closed { None } else { Some((reader, over, Wait::Next)) };
-            Some((Ok(events), state))
-        }
+    let cursor = current_cursor(&api, cursor);
+    let first = Some(Following { api, reader, over, cursor, wait: Wait::First });
+    stream::unfold(first, move |following| async move {
+        let mut following = following?;
+        let chunk = following.next().await?;
+        // Cursors only grow, also within one answer.
+        following.cursor = following.cursor.max(current_cursor(&following.api, None));
+        let events = sse::events(&chunk, encoding, following.cursor);
+        Some((Ok(events), if chunk.closed { None } else { Some(following) }))
     })
+}
+
+/// An SSE answer on its way.
+struct Following {
+    api: Api,
+    reader: Reader,
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    cursor: u64,
+    wait: Wait,
 }
 
 /// Whether to answer with what is there, or to wait for more.
 enum Wait {
     First,
     Next,
+}
+
+impl Following {
+    /// The next chunk; none when the answer ends. A reader that fails was cut off: the stream is gone, and the client
+    /// hears why when it comes again.
+    async fn next(&mut self) -> Option<Chunk> {
+        match std::mem::replace(&mut self.wait, Wait::Next) {
+            Wait::First => self.reader.poll().await.ok(),
+            Wait::Next => tokio::select! {
+                biased;
+                () = &mut self.over => None,
+                chunk = self.reader.next() => chunk.ok(),
+            },
+        }
+    }
 }
 
 fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {
@@ -272,8 +284,9 @@ fn current_cursor(api: &Api, client: Option<u64>) -> u64 {
 /// Names the bytes of an answer: the same life of the stream, the same records, the same end.
 fn etag(stream: &Stream, chunk: &Chunk) -> HeaderValue {
     let (after, next) = (offset::print(chunk.after), offset::print(chunk.next));
+    let tail = if chunk.up_to_date { ":t" } else { "" };
     let closed = if chunk.closed { ":c" } else { "" };
-    let text = format!("\"{}:{after}:{next}{closed}\"", stream.log.get());
+    let text = format!("\"{}:{after}:{next}{tail}{closed}\"", stream.log.get());
     HeaderValue::from_str(&text).expect("digits, underscores and quotes are a header value")
 }
 
@@ -286,8 +299,11 @@ fn names_etag(asked: &HeaderValue, etag: &HeaderValue) -> bool {
 }
 
 fn location(headers: &HeaderMap, uri: &Uri) -> Result<HeaderValue, ApiError> {
-    let host = uri.authority().map(|authority| authority.as_str());
-    let host = host.or(names::text(headers, &header::HOST)?).unwrap_or("localhost");
+    let invalid = || ApiError::bad_request("invalid_host", "the Host header is not that of a server");
+    let host = match uri.authority() {
+        Some(authority) => authority.clone(),
+        None => names::text(headers, &header::HOST)?.unwrap_or("localhost").parse().map_err(|_| invalid())?,
+    };
     HeaderValue::from_str(&format!("http://{host}{}", uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
 }

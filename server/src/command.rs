@@ -40,7 +40,13 @@ struct Serve {
     #[arg(long, env = "TIDINGS_LISTEN", default_value = "127.0.0.1:4437")]
     listen: SocketAddr,
     /// Folder of the data; made if it is not there.
-    #[arg(long, env = "TIDINGS_DATA", default_value = "./tidings-data", value_name = "DIR")]
+    #[arg(
+        long,
+        env = "TIDINGS_DATA",
+        default_value = "./tidings-data",
+        value_name = "DIR",
+        overrides_with = "data"
+    )]
     data: PathBuf,
     /// Any project exists and no credentials are needed. Only on the loopback interface.
     #[arg(long, env = "TIDINGS_DEV", value_parser = clap::builder::FalseyValueParser::new())]

@@ -6,3 +6,4 @@ pub mod offset;
 pub mod payload;
 pub mod query;
 pub mod request;
+pub mod time;

@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tidings_engine::log::{Conditions, Then};
-use tidings_model::{Producer, Timestamp, limits};
+use tidings_model::{Position, Producer, limits};
 use tidings_streams::{AppendRequest, Body as Content, ContentType, CreateRequest, Expiry, ForkRequest};
 
-use super::{header as names, offset};
+use super::{header as names, offset, time};
 use crate::error::ApiError;
 use crate::path::stream_at;
 
@@ -37,7 +37,8 @@ pub fn append(headers: &HeaderMap, body: Bytes) -> Result<AppendRequest, ApiErro
             || ApiError::bad_request("content_type_required", "an append needs a valid Content-Type");
         Content::Content(text.and_then(ContentType::parse).ok_or_else(missing)?, body)
     };
-    let conditions = Conditions { producer: producer(headers)?, order: order(headers)?, tail: None };
+    let conditions =
+        Conditions { producer: producer(headers)?, order: order(headers)?, tail: expected_tail(headers)? };
     Ok(AppendRequest { body, conditions, then })
 }
 
@@ -78,6 +79,14 @@ fn order(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     }
 }
 
+/// `If-Match: "<offset>"`, quoted or bare: the tail must be there. `*` asks for no more than that the stream exists.
+fn expected_tail(headers: &HeaderMap) -> Result<Option<Position>, ApiError> {
+    match names::text(headers, &header::IF_MATCH)? {
+        None | Some("*") => Ok(None),
+        Some(text) => offset::required("If-Match", text.trim_matches('"')).map(Some),
+    }
+}
+
 fn then(headers: &HeaderMap) -> Then {
     if names::is_true(headers, &names::STREAM_CLOSED) { Then::Close } else { Then::StayOpen }
 }
@@ -91,9 +100,9 @@ fn expiry(headers: &HeaderMap) -> Result<Option<Expiry>, ApiError> {
             Some(seconds) => Ok(Some(Expiry::Idle(Duration::from_secs(seconds)))),
             None => Err(ApiError::bad_request("invalid_ttl", "Stream-TTL is a whole number of seconds")),
         },
-        (None, Some(at)) => match at.parse::<jiff::Timestamp>() {
-            Ok(at) => Ok(Some(Expiry::At(Timestamp::from_millis(at.as_millisecond().max(0) as u64)))),
-            Err(_) => {
+        (None, Some(at)) => match time::parse(at) {
+            Some(at) => Ok(Some(Expiry::At(at))),
+            None => {
                 let message = "Stream-Expires-At is a time as in RFC 3339, with `Z` or a numeric zone";
                 Err(ApiError::bad_request("invalid_expires_at", message))
             }

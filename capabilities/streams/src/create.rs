@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tidings_engine::log::{Append, Boundary, Commit, CommitError, Operation, Span, Status, Then};
+use tidings_engine::log::{
+    Append, Boundary, Commit, CommitError, Committed, Operation, Outcome, Span, Status, Then,
+};
 use tidings_model::{Position, limits};
 
 use crate::streams::Usable;
@@ -82,6 +84,8 @@ impl Streams {
             Some(fork) => self.inherit(fork, request.content_type.as_ref()).await?,
             None => Inherited::nothing(request.content_type.clone()),
         };
+        // As the commit leaves it, not as others may have made it by the time it is looked at.
+        let begun = Status { closed: request.then == Then::Close, ..Status::default() };
         let log = self.store.reserve().await?;
         let now = self.clock.now();
         let expiry = request.expiry.unwrap_or(inherited.expiry);
@@ -109,7 +113,10 @@ impl Streams {
             commit = commit.with(Append { then: request.then, ..Append::new(log, payloads) });
         }
         match self.store.commit(commit).await {
-            Ok(_) => Ok(Some(Found { stream: Arc::new(stream), status: self.store.status(log).await? })),
+            Ok(committed) => {
+                let status = Status { tail: last_position(&committed).unwrap_or(inherited.tail), ..begun };
+                Ok(Some(Found { stream: Arc::new(stream), status }))
+            }
             Err(CommitError::Declined(Declined::Exists | Declined::SourceGone)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -135,6 +142,9 @@ impl Streams {
         if anchor > source.status.tail {
             return Err(StreamError::ForkBeyondTail);
         }
+        if !self.is_offset(&source, anchor).await? {
+            return Err(StreamError::ForkBetweenRecords);
+        }
         let (tail, prefix) = self.fork_point(&source, anchor, request.sub_offset).await?;
         let lineage = lineage(&source.stream, tail);
         if lineage.len() > limits::FORK_DEPTH {
@@ -149,6 +159,17 @@ impl Streams {
         };
         let Stream { content_type, expiry, .. } = &*source.stream;
         Ok(Inherited { content_type: content_type.clone(), expiry: *expiry, tail, prefix, fork: Some(fork) })
+    }
+
+    /// Whether a position is one that the stream gives as an offset: its start, its end, or a record's.
+    async fn is_offset(&self, found: &Found, position: Position) -> Result<bool, StreamError> {
+        let Status { tail, floor, .. } = found.status;
+        if position.is_zero() || position == tail || position == floor {
+            return Ok(true);
+        }
+        let before = Position::new(position.get() - 1);
+        let span = Span { through: position, records: 1, ..Span::after(before) };
+        Ok(!found.stream.read(&*self.store, span).await?.records.is_empty())
     }
 
     /// Where a fork leaves its source, and what it inherits of a record that it leaves in the middle.
@@ -167,7 +188,8 @@ impl Streams {
         if count > limits::MESSAGES_PER_APPEND {
             return Err(beyond);
         }
-        let span = Span { bytes: usize::MAX, records: count, ..Span::after(anchor) };
+        // As much as one append can have: it cannot end further on.
+        let span = Span { bytes: self.options.max_append_bytes, records: count, ..Span::after(anchor) };
         let records = source.stream.read(&*self.store, span).await?.records;
         let [inside @ .., last] = &records[..] else { return Err(beyond) };
         if records.len() < count || inside.iter().any(|record| record.boundary == Boundary::Last) {
@@ -182,6 +204,15 @@ impl Streams {
         }
         Ok((anchor, Some(last.payload.slice(..sub_offset as usize))))
     }
+}
+
+/// Where the records of a commit end, if it has any.
+fn last_position(committed: &Committed) -> Option<Position> {
+    let appended = committed.outcomes.iter().rev().find_map(|outcome| match outcome {
+        Outcome::Appended(appended) => Some(appended.last),
+        Outcome::Done | Outcome::Referred(_) => None,
+    });
+    appended.filter(|last| !last.is_zero())
 }
 
 /// What a new stream has from its source, or without one.

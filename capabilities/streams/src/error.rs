@@ -83,6 +83,9 @@ pub enum StreamError {
     /// A fork's offset lies behind the source's tail.
     #[error("the fork offset lies beyond the tail of the source")]
     ForkBeyondTail,
+    /// A fork's offset is none that the source gave.
+    #[error("the fork offset is not one that the source gave")]
+    ForkBetweenRecords,
     /// A fork's sub-offset lies behind the next append.
     #[error("the fork sub-offset lies beyond the append that follows the fork offset")]
     SubOffsetBeyondAppend,

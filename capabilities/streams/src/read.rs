@@ -43,14 +43,28 @@ pub struct Reader {
 }
 
 impl Streams {
-    /// Begins to read a stream, which renews it.
-    pub async fn read(&self, key: &StreamKey, from: From) -> Result<Reader, StreamError> {
+    /// Reads what is there, up to the size of one answer; no records at the tail. Renews the stream.
+    pub async fn read(&self, key: &StreamKey, from: From) -> Result<(Arc<Stream>, Chunk), StreamError> {
+        let (reading, after) = self.begin(key, from).await?;
+        let page = reading.read(Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) }).await?;
+        Ok((reading.stream, Chunk::new(after, page)))
+    }
+
+    /// Begins to follow a stream, which renews it.
+    pub async fn follow(&self, key: &StreamKey, from: From) -> Result<Reader, StreamError> {
+        let (reading, after) = self.begin(key, from).await?;
+        let log = reading.stream.log;
+        if self.bus.listeners(log) >= self.options.max_readers_per_stream {
+            return Err(StreamError::TooManyReaders);
+        }
+        let bytes = self.options.read_chunk_bytes;
+        Ok(Reader { follower: Follower::new(reading, &self.bus, log, after), bytes })
+    }
+
+    async fn begin(&self, key: &StreamKey, from: From) -> Result<(Reading, Position), StreamError> {
         let Found { stream, status } = self.describe(key).await?;
         if let Some(renewal) = self.renewal(key, &stream) {
             self.store.commit(Commit::new().changing(renewal)).await?;
-        }
-        if self.bus.listeners(stream.log) >= self.options.max_readers_per_stream {
-            return Err(StreamError::TooManyReaders);
         }
         let after = match from {
             From::Start => Position::ZERO,
@@ -59,10 +73,7 @@ impl Streams {
             // all that is new.
             From::After(position) => position.min(status.tail),
         };
-        let log = stream.log;
-        let reading = Reading { streams: self.clone(), key: key.clone(), stream };
-        let bytes = self.options.read_chunk_bytes;
-        Ok(Reader { follower: Follower::new(reading, &self.bus, log, after), bytes })
+        Ok((Reading { streams: self.clone(), key: key.clone(), stream }, after))
     }
 }
 
@@ -89,7 +100,8 @@ impl Reader {
 impl Chunk {
     fn new(after: Position, page: Page) -> Self {
         let next = page.last(after);
-        let up_to_date = next >= page.status.tail;
+        // Nothing left to read is up to date, whatever the tail says.
+        let up_to_date = next >= page.status.tail || page.records.is_empty();
         let closed = page.status.closed && up_to_date;
         Self { records: page.records, after, next, up_to_date, closed }
     }
@@ -128,7 +140,7 @@ impl Stream {
         let mut records: Vec<Record> = Vec::new();
         for segment in self.fork.iter().flat_map(|fork| &fork.lineage) {
             while rest.after < segment.through && rest.records > 0 && rest.bytes > 0 {
-                let stretch = Span { through: segment.through, ..rest };
+                let stretch = Span { through: segment.through.min(span.through), ..rest };
                 let page = store.read(segment.log, stretch).await?;
                 if page.records.is_empty() {
                     break;

@@ -30,8 +30,14 @@ fn joined(segment: impl Strategy<Value = String>, most: usize) -> impl Strategy<
     })
 }
 
+/// At least two thousand; more when `PROPTEST_CASES` says so.
+fn many() -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig { cases: asked.cases.max(2_000), ..asked }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(many())]
 
     #[test]
     fn the_index_finds_what_a_linear_scan_finds(

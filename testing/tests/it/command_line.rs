@@ -48,3 +48,76 @@ async fn a_killed_server_starts_again() {
     let server = Process::serve(&[]).await.restart().await;
     assert_eq!(reqwest::get(server.url("/health")).await.expect("an answer").status(), 200);
 }
+
+#[tokio::test]
+async fn a_folder_in_use_is_told_to_a_second_server() {
+    let server = Process::serve(&[]).await;
+    let data = server.data().to_str().expect("a path in UTF-8");
+    let exit = Process::run(&["serve", "--dev", "--listen", "127.0.0.1:0", "--data", data]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("in use by another process"), "{}", exit.stderr);
+    let exit = Process::run(&["store", "check", data]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("in use by another process"), "{}", exit.stderr);
+}
+
+#[tokio::test]
+async fn a_store_can_be_looked_at_copied_while_it_runs_and_served_from_the_copy() {
+    let mut server = Process::serve(&[]).await;
+    let client = reqwest::Client::new();
+    let put = client.put(server.url("/v1/app/stream/orders")).header("content-type", "text/plain");
+    assert_eq!(put.body("first\n").send().await.expect("an answer").status(), 201);
+    let data = server.data().to_str().expect("a path in UTF-8").to_owned();
+    let copy = tempfile::tempdir().expect("a folder");
+    let copy = copy.path().join("copy");
+    let copy = copy.to_str().expect("a path in UTF-8");
+    let exit = Process::run(&["store", "backup", &data, copy]).await;
+    assert_eq!(exit.status.code(), Some(0), "{}", exit.stderr);
+    assert!(exit.stdout.contains("to restore it: tidings serve --data"), "{}", exit.stdout);
+    let exit = Process::run(&["store", "backup", &data, copy]).await;
+    assert_eq!(exit.status.code(), Some(1), "a backup does not write over another");
+    server.kill().await;
+    for folder in [&data, copy] {
+        let exit = Process::run(&["store", "check", folder]).await;
+        assert_eq!(
+            (exit.status.code(), exit.stdout.as_str()),
+            (Some(0), "all files can be read\n"),
+            "{}",
+            exit.stderr
+        );
+    }
+    let exit = Process::run(&["store", "stats", &data]).await;
+    assert!(exit.stdout.contains("streams          1\n"), "{}", exit.stdout);
+    let exit = Process::run(&["store", "dump", &data, "--stream", "app/orders"]).await;
+    assert!(exit.stdout.contains("6 bytes: first\\n"), "{}", exit.stdout);
+    let exit = Process::run(&["store", "dump", &data, "--stream", "app/none"]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    let exit = Process::run(&["store", "truncate", &data]).await;
+    assert!(exit.stdout.contains("nothing was changed"), "{}", exit.stdout);
+    // Arguments that come later win: this server has the copy.
+    let restored = Process::serve(&["--data", copy]).await;
+    let answer = client.get(restored.url("/v1/app/stream/orders")).send().await.expect("an answer");
+    assert_eq!(answer.text().await.expect("text"), "first\n");
+    let post = client
+        .post(restored.url("/v1/app/stream/orders"))
+        .header("content-type", "text/plain")
+        .body("second\n");
+    let offset = post.send().await.expect("an answer").headers()["stream-next-offset"]
+        .to_str()
+        .expect("text")
+        .to_owned();
+    assert!(offset.starts_with("001"), "the era is raised: {offset}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_data_folder_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("holiday.jpg"), "a beach").expect("written");
+    let data = folder.path().to_str().expect("a path in UTF-8");
+    let exit = Process::run(&["serve", "--dev", "--listen", "127.0.0.1:0", "--data", data]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("holiday.jpg") && exit.stderr.contains("--data"), "{}", exit.stderr);
+    let exit = Process::run(&["store", "check", "/no/such/folder"]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("is not a folder"), "{}", exit.stderr);
+}

@@ -34,6 +34,7 @@ async fn readers_beyond_the_limit_are_refused_until_one_goes() {
     assert_eq!(third.status(), 503);
     let body: Value = third.json().await.expect("errors are JSON");
     assert_eq!(body["error"]["code"], "too_many_readers");
+    assert_eq!(server.get("/v1/stream/s").await.status(), 200, "whoever does not wait is no live reader");
     drop((first, second));
     until("the readers have left", || server.bus().listened() == 0).await;
     assert_eq!(follow().await.status(), 200);

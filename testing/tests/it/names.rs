@@ -57,10 +57,11 @@ async fn a_malformed_project_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn ids_of_session_streams_cannot_be_created() {
+async fn reserved_ids_cannot_be_created() {
     let server = Harness::start().await;
-    let refusal = refused(&server, Method::PUT, "/v1/app/stream/session:alice").await;
-    assert_eq!(refusal, (400, "reserved_id".to_owned()));
+    for path in ["/v1/app/stream/session:alice", "/v1/stream/__ds/subscriptions/a", "/v1/stream/__ds"] {
+        assert_eq!(refused(&server, Method::PUT, path).await, (400, "reserved_id".to_owned()), "{path}");
+    }
 }
 
 #[tokio::test]

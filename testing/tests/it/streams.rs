@@ -181,3 +181,68 @@ async fn of_many_who_create_the_same_stream_one_is_first() {
     assert_eq!((statuses[15], &statuses[..15]), (201, &[200; 15][..]));
     assert_eq!(text(server.get("/v1/stream/s").await).await, "once");
 }
+
+#[tokio::test]
+async fn a_fork_begins_at_an_offset_that_its_source_gave() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/source").await;
+    let first = server.append_text("/v1/stream/source", "a").await;
+    server.create_text("/v1/stream/between").await;
+    server.append_text("/v1/stream/source", "b").await;
+    let fork = |name: &str, offset: String| {
+        let request =
+            server.put(&format!("/v1/stream/{name}")).header("stream-forked-from", "/v1/stream/source");
+        request.header("stream-fork-offset", offset)
+    };
+    assert_eq!(fork("good", first.clone()).send().await.expect("an answer").status(), 201);
+    let (commit, index) = first.split_once('_').expect("two halves");
+    let between = format!("{:016}_{index}", commit.parse::<u64>().expect("a number") + 1);
+    let refused = fork("bad", between).send().await.expect("an answer");
+    assert_eq!(refused.status(), 400);
+    let told: serde_json::Value = refused.json().await.expect("errors are JSON");
+    assert_eq!(told["error"]["code"], "fork_between_records");
+}
+
+#[tokio::test]
+async fn if_match_appends_only_at_the_expected_tail() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let first = server.append_text("/v1/stream/s", "a").await;
+    let append = |expected: String, text: &'static str| {
+        let request = server.post("/v1/stream/s").header("content-type", "text/plain");
+        request.header("if-match", expected).body(text)
+    };
+    let won = append(format!("\"{first}\""), "b").send().await.expect("an answer");
+    assert_eq!(won.status(), 204);
+    let lost = append(first, "c").send().await.expect("an answer");
+    assert_eq!((lost.status().as_u16(), next_offset(&lost)), (412, next_offset(&won)));
+    assert_eq!(append("*".to_owned(), "d").send().await.expect("an answer").status(), 204);
+    assert_eq!(append("nonsense".to_owned(), "e").send().await.expect("an answer").status(), 400);
+    assert_eq!(text(server.get("/v1/stream/s").await).await, "abd");
+}
+
+#[tokio::test]
+async fn an_etag_changes_when_what_was_the_tail_no_longer_is() {
+    let streams = Options { read_chunk_bytes: 4, ..Options::default() };
+    let server = Harness::with(Setup { streams, ..Setup::default() }).await;
+    server.create_text("/v1/stream/s").await;
+    server.append_text("/v1/stream/s", "full").await;
+    let answer = server.get("/v1/stream/s").await;
+    assert!(answer.headers().contains_key("stream-up-to-date"));
+    assert_eq!(answer.headers()["cache-control"], "private, no-cache");
+    let etag = answer.headers()["etag"].clone();
+    server.append_text("/v1/stream/s", "more").await;
+    let again = server.request(reqwest::Method::GET, "/v1/stream/s").header("if-none-match", etag.clone());
+    let again = again.send().await.expect("an answer");
+    assert_eq!(again.status(), 200, "the same bytes, but no longer the tail");
+    assert_ne!(again.headers()["etag"], etag);
+    assert!(!again.headers().contains_key("stream-up-to-date"));
+}
+
+#[tokio::test]
+async fn an_answer_that_fails_leaves_no_stream_behind() {
+    let server = Harness::start().await;
+    let request = server.put("/v1/stream/s").header("host", "no host\"at all");
+    assert_eq!(request.send().await.expect("an answer").status(), 400);
+    assert_eq!(server.get("/v1/stream/s").await.status(), 404);
+}
