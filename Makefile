@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all fmt lint test-tools
+.PHONY: run test test-all bench-store fmt lint test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -15,9 +15,17 @@ test: test-tools lint
 	bash -o pipefail -c '. scripts/node-env && $(CARGO) test --workspace --no-fail-fast 2>&1 | tee $(TEST_LOG)'
 	$(CARGO) run --quiet --package tidings-testing --bin coverage -- $(TEST_LOG) docs/coverage
 
-# What takes too long for every change: many more seeds of the randomised tests.
+# What takes too long for every change: many more seeds, power cuts and kills.
 test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
+	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash
+	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability
+
+# The store beside the raw sync of the disk under target/.
+bench-store:
+	mkdir -p target
+	$(CARGO) build --release --package tidings-bench
+	target/release/store target
 
 lint:
 	$(CARGO) fmt --all --check

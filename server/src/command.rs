@@ -115,7 +115,9 @@ impl Serve {
         if !listen.ip().is_loopback() {
             return Err(CommandError::DevOnNetwork { listen, port: listen.port() });
         }
-        let store = StoreChoice::Embedded { data: self.data.clone(), on_failure: Arc::new(|_| exit_now()) };
+        let options =
+            tidings_embedded::Options { on_failure: Arc::new(|_| exit_now()), ..Default::default() };
+        let store = StoreChoice::Embedded { data: self.data.clone(), options };
         let options = ServerOptions {
             store,
             listen,

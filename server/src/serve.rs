@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use tidings_api::{Api, Drain};
-use tidings_embedded::{DirectoryLock, Embedded, Failure, Folder, OpenError};
+use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::log::Memory;
 use tidings_engine::{Bus, Chance, Clock};
 use tidings_streams::{Options, Store, Streams, Table};
@@ -34,8 +34,8 @@ pub enum StoreChoice {
     Embedded {
         /// The folder.
         data: PathBuf,
-        /// What to do when the disk fails.
-        on_failure: Failure,
+        /// How the store is set; its secret is drawn anew.
+        options: tidings_embedded::Options,
     },
 }
 
@@ -159,11 +159,11 @@ fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<
             let store = Arc::new(Memory::<Table>::new(bus.clone(), clock.clone()));
             Ok(Opened { store, lock: None, tend: Arc::new(|| Ok(())) })
         }
-        StoreChoice::Embedded { data, on_failure } => {
+        StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
             let disk = Arc::new(Folder::new(data));
             let secret = RandomState::new().hash_one(0);
-            let options = tidings_embedded::Options { secret, on_failure, ..Default::default() };
+            let options = tidings_embedded::Options { secret, ..options };
             let store = Embedded::<Table>::open(disk, options, bus.clone(), clock.clone())?;
             let tended = store.clone();
             Ok(Opened { store: Arc::new(store), lock: Some(lock), tend: Arc::new(move || tended.tend()) })

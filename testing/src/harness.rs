@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder, Response};
 use tempfile::TempDir;
+use tidings_embedded::Options as EmbeddedOptions;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::Timestamp;
 use tidings_server::{Server, ServerOptions, StoreChoice};
@@ -27,6 +28,8 @@ pub enum TestStore {
     Memory,
     /// In files, in a folder that goes with the harness.
     Embedded,
+    /// In files, on a disk that has no space left.
+    Full,
 }
 
 /// A server in this process, and a client of it.
@@ -53,14 +56,18 @@ impl Harness {
             if setup.wall_clock { Arc::new(WallClock) } else { Arc::new(clock.clone()) };
         let data = match setup.store {
             TestStore::Memory => None,
-            TestStore::Embedded => Some(TempDir::new().expect("a folder for the data")),
+            TestStore::Embedded | TestStore::Full => Some(TempDir::new().expect("a folder for the data")),
         };
         let store = match &data {
             None => StoreChoice::Memory,
-            Some(folder) => StoreChoice::Embedded {
-                data: folder.path().to_owned(),
-                on_failure: Arc::new(|why| panic!("{why}")),
-            },
+            Some(folder) => {
+                let mut options =
+                    EmbeddedOptions { on_failure: Arc::new(|why| panic!("{why}")), ..Default::default() };
+                if matches!(setup.store, TestStore::Full) {
+                    options.reserve_bytes = u64::MAX;
+                }
+                StoreChoice::Embedded { data: folder.path().to_owned(), options }
+            }
         };
         let server = Server::start(ServerOptions {
             store,

@@ -15,7 +15,8 @@ use tidings_embedded::codec::{Garbled, Take};
 use tidings_embedded::{Embedded, Folder, Options, StoredTables};
 use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, Tables};
 use tidings_engine::{Bus, WallClock};
-use tidings_model::{LogId, Position};
+use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
+use tidings_streams::{ContentType, Expiry, Life, Stream, StreamKey};
 
 type Failed = Box<dyn Error>;
 
@@ -97,13 +98,21 @@ async fn main() -> Result<(), Failed> {
     if wanted("reads") {
         reads(&folder.path().join("reads")).await?;
     }
+    if wanted("delete") {
+        delete(&folder.path().join("delete")).await?;
+    }
     if wanted("idle") {
         idle_logs(&folder.path().join("idle")).await?;
+        idle_streams(&folder.path().join("streams")).await?;
     }
     Ok(())
 }
 
 fn open(path: &Path) -> Result<Store, Failed> {
+    open_with(path)
+}
+
+fn open_with<T: StoredTables>(path: &Path) -> Result<Embedded<T>, Failed> {
     std::fs::create_dir_all(path)?;
     let options = Options { secret: 42, ..Options::default() };
     Ok(Embedded::open(Arc::new(Folder::new(path)), options, Bus::new(), Arc::new(WallClock))?)
@@ -329,15 +338,83 @@ async fn reads(path: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+async fn delete(path: &Path) -> Result<(), Failed> {
+    let store = open(path)?;
+    let log = new_logs(&store, 1).await?[0];
+    let payload = Bytes::from(vec![b'x'; 100]);
+    for _ in 0..100 {
+        store.commit(Commit::new().with(Append::new(log, vec![payload.clone(); 1000]))).await?;
+    }
+    store.flush()?;
+    let begun = Instant::now();
+    store.commit(Commit::new().with(Operation::Delete(log))).await?;
+    let deleted = begun.elapsed().as_secs_f64() * 1e6;
+    let begun = Instant::now();
+    store.flush()?;
+    store.tend()?;
+    let segments = std::fs::read_dir(path.join("segments"))?.count();
+    let freed = begun.elapsed().as_secs_f64();
+    report("delete a log of 100,000 records", &format!("{deleted:.0} us, one commit"), "one commit", true);
+    report(
+        "its space is back",
+        &format!("{freed:.2} s, {segments} segments left"),
+        "<= 10 min",
+        segments == 0,
+    );
+    Ok(())
+}
+
+/// The same with names and all that is known of a stream.
+async fn idle_streams(path: &Path) -> Result<(), Failed> {
+    const STREAMS: usize = 1_000_000;
+    let fill = async |path: &Path| -> Result<(), Failed> {
+        let store: Embedded<tidings_streams::Table> = open_with(path)?;
+        let project = ProjectId::parse("bench")?;
+        for first in (0..STREAMS).step_by(2000) {
+            let mut commit = Commit::new();
+            for n in first..first + 2000 {
+                let log = store.reserve().await?;
+                let key =
+                    StreamKey { project: project.clone(), id: StreamId::parse(&format!("user-{n:08}"))? };
+                let stream = Stream {
+                    log,
+                    content_type: ContentType::octet_stream(),
+                    expiry: Expiry::Never,
+                    expires_at: None,
+                    created_at: Timestamp::from_millis(0),
+                    fork: None,
+                    forks: 0,
+                    life: Life::Active,
+                };
+                let change = tidings_streams::Change::Create { key, stream };
+                commit = commit.with(Operation::create(log)).changing(change);
+            }
+            store.commit(commit).await?;
+        }
+        store.flush()?;
+        Ok(())
+    };
+    fill(path).await?;
+    let before = Usage::now();
+    let start = Instant::now();
+    let store: Embedded<tidings_streams::Table> = open_with(path)?;
+    let opened = start.elapsed().as_secs_f64();
+    let bytes = (Usage::now().resident - before.resident) / STREAMS as f64;
+    report("memory per idle stream, name and all", &format!("{bytes:.0} bytes"), "", true);
+    report("start with 1,000,000 streams", &format!("{opened:.2} s"), "<= 2 s", opened <= 2.0);
+    drop(store);
+    Ok(())
+}
+
 async fn idle_logs(path: &Path) -> Result<(), Failed> {
     const LOGS: usize = 1_000_000;
-    let before = Usage::now();
     let store = open(path)?;
     let start = Instant::now();
     new_logs(&store, LOGS).await?;
     let created = LOGS as f64 / start.elapsed().as_secs_f64();
     store.flush()?;
     drop(store);
+    let before = Usage::now();
     let start = Instant::now();
     let store = open(path)?;
     let opened = start.elapsed().as_secs_f64();

@@ -1,7 +1,7 @@
 //! Content types, and how a body becomes messages.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -13,10 +13,15 @@ use crate::StreamError;
 #[derive(Clone, Debug)]
 pub struct ContentType(Arc<str>);
 
+/// Those that most streams have, to be shared by a million of them. The first is the default.
+static COMMON: LazyLock<[ContentType; 3]> = LazyLock::new(|| {
+    ["application/octet-stream", "application/json", "text/plain"].map(|text| ContentType(text.into()))
+});
+
 impl ContentType {
     /// What a stream has whose creator named none.
     pub fn octet_stream() -> Self {
-        Self("application/octet-stream".into())
+        COMMON[0].clone()
     }
 
     /// Parses a header's value; `None` when it is not `type/subtype` with optional parameters.
@@ -24,7 +29,8 @@ impl ContentType {
         let text = text.trim();
         let (kind, subtype) = essence(text).split_once('/')?;
         let valid = text.len() <= limits::CONTENT_TYPE_BYTES && is_token(kind) && is_token(subtype);
-        valid.then(|| Self(text.into()))
+        let common = || COMMON.iter().find(|common| common.as_str() == text).cloned();
+        valid.then(|| common().unwrap_or_else(|| Self(text.into())))
     }
 
     /// As it was written.

@@ -213,6 +213,8 @@ impl log::Change for Change {
 #[derive(Debug, Default)]
 pub struct Table {
     streams: HashMap<StreamKey, Arc<Stream>>,
+    /// Each project's id once, shared by the keys of its streams, and how many those are.
+    projects: HashMap<ProjectId, usize>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
     unreferenced: BTreeSet<StreamKey>,
 }
@@ -250,6 +252,7 @@ impl Table {
     }
 
     fn put(&mut self, key: StreamKey, stream: Arc<Stream>) {
+        let key = self.count_in(key);
         if let Some(at) = stream.expires_at.filter(|_| stream.life == Life::Active) {
             self.expiring.insert((at, key.clone()));
         }
@@ -259,8 +262,29 @@ impl Table {
         self.streams.insert(key, stream);
     }
 
+    /// The same key, with the project's id that the others have.
+    fn count_in(&mut self, key: StreamKey) -> StreamKey {
+        if let Some((project, _)) = self.projects.get_key_value(&key.project) {
+            let key = StreamKey { project: project.clone(), id: key.id };
+            *self.projects.get_mut(&key.project).expect("just found") += 1;
+            return key;
+        }
+        self.projects.insert(key.project.clone(), 1);
+        key
+    }
+
+    fn count_out(&mut self, project: &ProjectId) {
+        if let Some(streams) = self.projects.get_mut(project) {
+            *streams -= 1;
+            if *streams == 0 {
+                self.projects.remove(project);
+            }
+        }
+    }
+
     fn take(&mut self, key: &StreamKey) -> Option<Arc<Stream>> {
         let stream = self.streams.remove(key)?;
+        self.count_out(&key.project);
         if let Some(at) = stream.expires_at {
             self.expiring.remove(&(at, key.clone()));
         }

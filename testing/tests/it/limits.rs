@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tidings_streams::Options;
-use tidings_testing::{Harness, Setup, until};
+use tidings_testing::{Harness, Setup, TestStore, until};
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused_and_nothing_is_written() {
@@ -97,4 +97,15 @@ async fn a_header_given_twice_is_refused() {
     let twice = server.post("/v1/stream/s").header("content-type", "text/plain").body("x");
     let answer = twice.header("stream-seq", "1").header("stream-seq", "2").send().await.expect("an answer");
     assert_eq!(answer.status(), 400);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_as_507() {
+    let server = Harness::with(Setup { store: TestStore::Full, ..Setup::default() }).await;
+    let answer =
+        server.put("/v1/stream/s").header("content-type", "text/plain").send().await.expect("an answer");
+    assert_eq!(answer.status(), 507);
+    let told: Value = answer.json().await.expect("errors are JSON");
+    assert_eq!(told["error"]["code"], "no_space");
+    assert_eq!(server.get("/v1/stream/s").await.status(), 404, "reading goes on");
 }
