@@ -5,7 +5,7 @@
 //! memory (a *generation*); when that is large enough it is written as an immutable *segment*, sorted by log and position,
 //! together with a *checkpoint* of what is known of logs and tables, and the log's files are used again.
 //!
-//! Read [`store`] (the handle, and the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
+//! Read [`store`] (the handle), `committer` (the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
 //! (what is in memory), [`segment`] (what is written later), [`checkpoint`] (how it is found again), `flush` and `merge`
 //! (who writes segments, and when), then [`disk`] (all access to files; the simulated one is in `simulation`).
 //!
@@ -15,6 +15,7 @@
 
 pub mod checkpoint;
 pub mod codec;
+mod committer;
 pub mod disk;
 mod error;
 mod files;

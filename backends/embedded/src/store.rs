@@ -1,11 +1,6 @@
-//! The handle, and the one thread that commits.
-//!
-//! Commits wait in a queue. The committer takes all that wait, judges them one after the other, writes what they do as
-//! one frame, syncs it, applies it and answers. While it syncs, the next ones gather: that is the group commit, without
-//! a timer. Commits of one frame see each other: logs through a copy of the states they touch, tables by keeping
-//! apart what would have to (it waits for the next frame). A refusal is told with the frame it was judged in.
+//! The handle: opening a store, asking it to commit, reading from it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,20 +8,20 @@ use std::thread::JoinHandle;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::plan::{Known, Overlay, Plan, View};
 use tidings_engine::log::{
-    Change, Commit, CommitError, Commits, Committed, Logs, Of, Operation, Page, ReadError, Record, Refusal,
-    Span, Status, StoreError,
+    Commit, CommitError, Commits, Logs, Of, Operation, Page, ReadError, Record, Refusal, Span, Status,
+    StoreError,
 };
 use tidings_engine::{Bus, Clock};
-use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
+use tidings_model::{Era, LogId, Position};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
+use crate::committer::{Answer, Committer, Job, Work};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::files::Files;
-use crate::frame::{Content, Frame, Item};
+use crate::frame::{Content, Item};
 use crate::lock::LOCK;
 use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, State};
@@ -36,10 +31,6 @@ use crate::wal::{self, End, Wal};
 
 /// Commits that may wait in the queue; whoever comes then waits with its request.
 const QUEUE: usize = 16 * 1024;
-/// A frame takes no further commit beyond this.
-const FRAME_BYTES: usize = 1 << 20;
-/// A frame takes no further commit beyond so many.
-const FRAME_COMMITS: usize = 4096;
 
 /// How a store is set.
 #[derive(Clone)]
@@ -92,18 +83,6 @@ struct Threads<T: StoredTables> {
     tender: Tender,
 }
 
-struct Job<T: StoredTables> {
-    commit: Commit<T::Change>,
-    /// What each reference of the commit to stored records refers to, by its place among the operations.
-    stored: HashMap<usize, Vec<Record>>,
-    answer: Asker<T>,
-}
-
-/// Whoever waits for an answer.
-type Asker<T> = oneshot::Sender<Answer<T>>;
-type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
-type Refused<T> = <<T as tidings_engine::log::Tables>::Change as Change>::Refusal;
-
 impl<T: StoredTables> Clone for Embedded<T> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone(), threads: self.threads.clone() }
@@ -152,10 +131,7 @@ impl<T: StoredTables> Embedded<T> {
             era,
             options,
             tender: tender.clone(),
-            memory: Vec::new(),
-            overlay: Overlay::default(),
-            postponed: VecDeque::new(),
-            stopped: false,
+            work: Work::default(),
         };
         let committer =
             std::thread::Builder::new().name("tidings-commit".into()).spawn(move || committer.run(jobs));
@@ -282,262 +258,6 @@ impl<T: StoredTables> Commits<T::Change> for Embedded<T> {
             answered.await.map_err(|_| gone())?
         }
         .boxed()
-    }
-}
-
-/// The one thread that commits.
-struct Committer<T: StoredTables> {
-    shared: Arc<Shared<T>>,
-    disk: Arc<dyn Disk>,
-    clock: Arc<dyn Clock>,
-    wal: Wal,
-    era: Era,
-    options: Options,
-    tender: Tender,
-    /// The memory of the last frame, to be used again.
-    memory: Vec<u8>,
-    /// The same for its overlay.
-    overlay: Overlay,
-    /// Commits that could not be judged together with those before them.
-    postponed: VecDeque<Job<T>>,
-    /// A write has failed: nothing is known of the disk any more.
-    stopped: bool,
-}
-
-/// What goes into one frame.
-struct Batch<T: StoredTables> {
-    number: CommitNumber,
-    now: Timestamp,
-    frame: Frame,
-    /// The logs it touches, as it leaves them.
-    logs: Overlay,
-    /// What the changes so far read or write.
-    subjects: HashSet<u64>,
-    good: Vec<Good<T>>,
-    refused: Vec<(Asker<T>, CommitError<Refused<T>>)>,
-}
-
-/// A commit that was judged good.
-struct Good<T: StoredTables> {
-    plan: Plan,
-    changes: Vec<(T::Change, Vec<u8>)>,
-    answer: Asker<T>,
-}
-
-impl<T: StoredTables> Committer<T> {
-    fn run(mut self, mut jobs: mpsc::Receiver<Job<T>>) {
-        loop {
-            let mut waiting = std::mem::take(&mut self.postponed);
-            if waiting.is_empty() {
-                match next_job(&mut jobs) {
-                    Some(job) => waiting.push_back(job),
-                    None => return,
-                }
-            }
-            let mut batch = self.begin();
-            while let Some(job) = waiting.pop_front().or_else(|| jobs.try_recv().ok()) {
-                self.judge(&mut batch, job);
-                let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
-                if full || self.postponed.len() >= FRAME_COMMITS {
-                    break;
-                }
-            }
-            // What was postponed before and not reached comes first again.
-            waiting.append(&mut self.postponed);
-            self.postponed = waiting;
-            self.commit(batch);
-        }
-    }
-
-    fn begin(&mut self) -> Batch<T> {
-        let last = self.shared.read().last_commit;
-        let first_of_era = CommitNumber::new(self.era, last.get() % CommitNumber::PER_ERA + 1);
-        let number = if last.era() == self.era { last.next() } else { first_of_era };
-        let now = self.clock.now();
-        Batch {
-            number,
-            now,
-            frame: Frame::begin(std::mem::take(&mut self.memory), number, now),
-            logs: std::mem::take(&mut self.overlay),
-            subjects: HashSet::new(),
-            good: Vec::new(),
-            refused: Vec::new(),
-        }
-    }
-
-    fn judge(&mut self, batch: &mut Batch<T>, job: Job<T>) {
-        let state = self.shared.read();
-        let mut subjects = Vec::new();
-        for change in &job.commit.changes {
-            state.tables.subjects(change, &mut |subject| subjects.push(subject));
-        }
-        if subjects.iter().any(|subject| batch.subjects.contains(subject)) {
-            self.postponed.push_back(job);
-            return;
-        }
-        let Job { commit, stored, answer } = job;
-        let declined = commit.changes.iter().find_map(|change| state.tables.judge(change).err());
-        let view = Seen { state: &state, stored };
-        let judged = match declined {
-            Some(refusal) => Err(CommitError::Declined(refusal)),
-            None => Plan::judge(&view, &mut batch.logs, commit.operations, batch.number, batch.now)
-                .map_err(CommitError::Refused),
-        };
-        let plan = match judged {
-            Ok(plan) => plan,
-            Err(refusal) => return batch.refused.push((answer, refusal)),
-        };
-        batch.frame.effects(&plan.effects);
-        let mut changes = Vec::with_capacity(commit.changes.len());
-        for change in commit.changes {
-            let mut bytes = Vec::new();
-            T::encode(&change, &mut bytes);
-            batch.frame.change(&bytes);
-            changes.push((change, bytes));
-        }
-        batch.subjects.extend(subjects);
-        batch.good.push(Good { plan, changes, answer });
-    }
-
-    /// Makes a batch durable, then visible, then tells.
-    fn commit(&mut self, mut batch: Batch<T>) {
-        if batch.good.is_empty() {
-            batch.tell_refused();
-        } else {
-            match self.write(&mut batch) {
-                Ok(()) => self.show(&mut batch),
-                Err(error) => batch.refuse_all(&error),
-            }
-            batch.tell_refused();
-        }
-        self.memory = batch.frame.into_memory();
-        batch.logs.clear();
-        self.overlay = batch.logs;
-    }
-
-    fn write(&mut self, batch: &mut Batch<T>) -> Result<(), StoreError> {
-        if self.stopped {
-            return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
-        }
-        if batch.frame.size() > self.wal.frame_bytes_max() {
-            return Err(StoreError::Unavailable("the commit is larger than a file of the log".into()));
-        }
-        let (last, bytes) = {
-            let state = self.shared.read();
-            (state.last_commit, state.generation_bytes)
-        };
-        if bytes >= 2 * self.options.generation_bytes && self.tender.is_starved() {
-            return Err(StoreError::NoSpace);
-        }
-        self.make_room(batch.frame.size(), last)?;
-        self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))
-    }
-
-    /// Goes to the next file of the log, if need be and if there is space.
-    fn make_room(&mut self, bytes: usize, last: CommitNumber) -> Result<(), StoreError> {
-        let space = self.disk.available().map_err(|error| self.stop(&error))?;
-        if space < self.options.reserve_bytes {
-            return Err(StoreError::NoSpace);
-        }
-        match self.wal.make_room(bytes, last) {
-            Ok(turned) => {
-                if turned {
-                    self.tender.restock();
-                }
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(StoreError::NoSpace),
-            Err(error) => Err(self.stop(&error)),
-        }
-    }
-
-    /// The disk has failed. What it has is only known again after a restart.
-    fn stop(&mut self, error: &io::Error) -> StoreError {
-        let message = format!("a write to the store failed, so it has stopped: {error}");
-        if !std::mem::replace(&mut self.stopped, true) {
-            tracing::error!("{message}");
-            (self.options.on_failure)(&message);
-        }
-        StoreError::Unavailable(message)
-    }
-
-    fn show(&mut self, batch: &mut Batch<T>) {
-        // The copies go before the originals change: what they share need not be copied then.
-        let touched: Vec<LogId> = batch.logs.drain().map(|(log, _)| log).collect();
-        let mut state = self.shared.write();
-        (state.last_commit, state.chain) = (batch.number, self.wal.chain());
-        let mut answers = Vec::with_capacity(batch.good.len());
-        for Good { plan, changes, answer } in batch.good.drain(..) {
-            for effect in plan.effects {
-                state.apply(effect, batch.number, batch.now);
-            }
-            for (change, bytes) in changes {
-                state.change(change, &bytes);
-            }
-            answers.push((answer, Committed { number: batch.number, outcomes: plan.outcomes }));
-        }
-        let full = state.generation_bytes >= self.options.generation_bytes;
-        let generation = if full && self.tender.reserve() { Some(state.freeze()) } else { None };
-        let overfull = state.generation_bytes >= 2 * self.options.generation_bytes;
-        drop(state);
-        for log in touched {
-            self.shared.bus.wake(log);
-        }
-        for (answer, committed) in answers {
-            // Whoever does not wait any more has its commit all the same.
-            let _ = answer.send(Ok(committed));
-        }
-        if let Some(generation) = generation {
-            self.tender.take(generation);
-        } else if overfull {
-            self.tender.wait_unless_starved();
-        }
-    }
-}
-
-impl<T: StoredTables> Batch<T> {
-    fn refuse_all(&mut self, error: &StoreError) {
-        let failed = self.good.drain(..).map(|good| (good.answer, CommitError::Store(error.clone())));
-        self.refused.extend(failed);
-    }
-
-    fn tell_refused(&mut self) {
-        for (answer, refusal) in self.refused.drain(..) {
-            let _ = answer.send(Err(refusal));
-        }
-    }
-}
-
-/// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has
-/// the next one ready, and waking a thread costs as much as a fifth of a sync.
-fn next_job<T: StoredTables>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>> {
-    const LOOKS: usize = 48;
-    for _ in 0..LOOKS {
-        if let Ok(job) = jobs.try_recv() {
-            return Some(job);
-        }
-        std::thread::yield_now();
-    }
-    jobs.blocking_recv()
-}
-
-/// The logs as they are visible.
-struct Seen<'a, T> {
-    state: &'a State<T>,
-    stored: HashMap<usize, Vec<Record>>,
-}
-
-impl<T: StoredTables> View for Seen<'_, T> {
-    fn log(&self, log: LogId) -> Known<'_> {
-        match self.state.logs.get(log) {
-            Some(slot) => Known::Live(&slot.state),
-            None if self.state.numbers.contains(log.get()) => Known::Ended,
-            None => Known::Nothing,
-        }
-    }
-
-    fn stored(&self, operation: usize, _: &Of) -> Result<Vec<Record>, Refusal> {
-        Ok(self.stored.get(&operation).cloned().unwrap_or_default())
     }
 }
 

@@ -160,7 +160,7 @@ struct Judging<'a, V> {
     /// An append changes nothing before it is judged good, so a commit of one append has nothing to undo.
     undoable: bool,
     /// What the overlay had before each change, in order.
-    undo: Vec<(LogId, Option<Option<LogState>>)>,
+    undo: Vec<(LogId, Option<Box<Option<LogState>>>)>,
 }
 
 impl<V: View> Judging<'_, V> {
@@ -196,7 +196,7 @@ impl<V: View> Judging<'_, V> {
             Entry::Occupied(known) => {
                 let known = known.into_mut();
                 if self.undoable {
-                    self.undo.push((log, Some(known.clone())));
+                    self.undo.push((log, Some(Box::new(known.clone()))));
                 }
                 known
             }
@@ -214,7 +214,7 @@ impl<V: View> Judging<'_, V> {
     fn undo(&mut self) {
         while let Some((log, before)) = self.undo.pop() {
             match before {
-                Some(known) => self.overlay.insert(log, known),
+                Some(known) => self.overlay.insert(log, *known),
                 None => self.overlay.remove(&log),
             };
         }

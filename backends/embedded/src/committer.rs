@@ -1,0 +1,309 @@
+//! The one thread that commits.
+//!
+//! Commits wait in a queue. The committer takes all that wait, judges them one after the other, writes what they do as
+//! one frame, syncs it, applies it and answers. While it syncs, the next ones gather: that is the group commit, without
+//! a timer. Commits of one frame see each other: logs through an overlay of the states they touch, tables by keeping
+//! apart what would have to (it waits for the next frame). A refusal is told with the frame it was judged in.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+use tidings_engine::Clock;
+use tidings_engine::log::plan::{Known, Overlay, Plan, View};
+use tidings_engine::log::{Change, Commit, CommitError, Committed, Of, Record, Refusal, StoreError, Tables};
+use tidings_model::{CommitNumber, Era, LogId, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::disk::Disk;
+use crate::frame::Frame;
+use crate::state::State;
+use crate::store::{Options, Shared};
+use crate::tables::StoredTables;
+use crate::tender::Tender;
+use crate::wal::Wal;
+
+/// A frame takes no further commit beyond this.
+const FRAME_BYTES: usize = 1 << 20;
+/// A frame takes no further commit beyond so many.
+const FRAME_COMMITS: usize = 4096;
+
+/// A commit on its way.
+pub(crate) struct Job<T: StoredTables> {
+    pub(crate) commit: Commit<T::Change>,
+    /// What each reference of the commit to stored records refers to, by its place among the operations.
+    pub(crate) stored: HashMap<usize, Vec<Record>>,
+    pub(crate) answer: Asker<T>,
+}
+
+/// Whoever waits for an answer.
+type Asker<T> = oneshot::Sender<Answer<T>>;
+pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
+type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
+
+/// The thread's work.
+pub(crate) struct Committer<T: StoredTables> {
+    pub(crate) shared: Arc<Shared<T>>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) wal: Wal,
+    pub(crate) era: Era,
+    pub(crate) options: Options,
+    pub(crate) tender: Tender,
+    pub(crate) work: Work<T>,
+}
+
+/// What the thread keeps from one frame to the next.
+pub(crate) struct Work<T: StoredTables> {
+    /// The memory of the last frame, to be used again.
+    memory: Vec<u8>,
+    /// The same for its overlay.
+    overlay: Overlay,
+    /// Commits that could not be judged together with those before them.
+    postponed: VecDeque<Job<T>>,
+    /// A write has failed: nothing is known of the disk any more.
+    stopped: bool,
+}
+
+impl<T: StoredTables> Default for Work<T> {
+    fn default() -> Self {
+        Self { memory: Vec::new(), overlay: Overlay::default(), postponed: VecDeque::new(), stopped: false }
+    }
+}
+
+/// What goes into one frame.
+struct Batch<T: StoredTables> {
+    number: CommitNumber,
+    now: Timestamp,
+    frame: Frame,
+    /// The logs it touches, as it leaves them.
+    logs: Overlay,
+    /// What the changes so far read or write.
+    subjects: HashSet<u64>,
+    good: Vec<Good<T>>,
+    refused: Vec<(Asker<T>, CommitError<Refused<T>>)>,
+}
+
+/// A commit that was judged good.
+struct Good<T: StoredTables> {
+    plan: Plan,
+    changes: Vec<(T::Change, Vec<u8>)>,
+    answer: Asker<T>,
+}
+
+impl<T: StoredTables> Committer<T> {
+    pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job<T>>) {
+        loop {
+            let mut waiting = std::mem::take(&mut self.work.postponed);
+            if waiting.is_empty() {
+                match next_job(&mut jobs) {
+                    Some(job) => waiting.push_back(job),
+                    None => return,
+                }
+            }
+            let mut batch = self.begin();
+            while let Some(job) = waiting.pop_front().or_else(|| jobs.try_recv().ok()) {
+                self.judge(&mut batch, job);
+                let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
+                if full || self.work.postponed.len() >= FRAME_COMMITS {
+                    break;
+                }
+            }
+            // What was postponed before and not reached comes first again.
+            waiting.append(&mut self.work.postponed);
+            self.work.postponed = waiting;
+            self.commit(batch);
+        }
+    }
+
+    fn begin(&mut self) -> Batch<T> {
+        let last = self.shared.read().last_commit;
+        let first_of_era = CommitNumber::new(self.era, last.get() % CommitNumber::PER_ERA + 1);
+        let number = if last.era() == self.era { last.next() } else { first_of_era };
+        let now = self.clock.now();
+        Batch {
+            number,
+            now,
+            frame: Frame::begin(std::mem::take(&mut self.work.memory), number, now),
+            logs: std::mem::take(&mut self.work.overlay),
+            subjects: HashSet::new(),
+            good: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn judge(&mut self, batch: &mut Batch<T>, job: Job<T>) {
+        let state = self.shared.read();
+        let mut subjects = Vec::new();
+        for change in &job.commit.changes {
+            state.tables.subjects(change, &mut |subject| subjects.push(subject));
+        }
+        if subjects.iter().any(|subject| batch.subjects.contains(subject)) {
+            self.work.postponed.push_back(job);
+            return;
+        }
+        let Job { commit, stored, answer } = job;
+        let declined = commit.changes.iter().find_map(|change| state.tables.judge(change).err());
+        let view = Seen { state: &state, stored };
+        let judged = match declined {
+            Some(refusal) => Err(CommitError::Declined(refusal)),
+            None => Plan::judge(&view, &mut batch.logs, commit.operations, batch.number, batch.now)
+                .map_err(CommitError::Refused),
+        };
+        let plan = match judged {
+            Ok(plan) => plan,
+            Err(refusal) => return batch.refused.push((answer, refusal)),
+        };
+        batch.frame.effects(&plan.effects);
+        let mut changes = Vec::with_capacity(commit.changes.len());
+        for change in commit.changes {
+            let mut bytes = Vec::new();
+            T::encode(&change, &mut bytes);
+            batch.frame.change(&bytes);
+            changes.push((change, bytes));
+        }
+        batch.subjects.extend(subjects);
+        batch.good.push(Good { plan, changes, answer });
+    }
+
+    /// Makes a batch durable, then visible, then tells.
+    fn commit(&mut self, mut batch: Batch<T>) {
+        if batch.good.is_empty() {
+            batch.tell_refused();
+        } else {
+            match self.write(&mut batch) {
+                Ok(()) => self.show(&mut batch),
+                Err(error) => batch.refuse_all(&error),
+            }
+            batch.tell_refused();
+        }
+        self.work.memory = batch.frame.into_memory();
+        batch.logs.clear();
+        self.work.overlay = batch.logs;
+    }
+
+    fn write(&mut self, batch: &mut Batch<T>) -> Result<(), StoreError> {
+        if self.work.stopped {
+            return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
+        }
+        if batch.frame.size() > self.wal.frame_bytes_max() {
+            return Err(StoreError::Unavailable("the commit is larger than a file of the log".into()));
+        }
+        let (last, bytes) = {
+            let state = self.shared.read();
+            (state.last_commit, state.generation_bytes)
+        };
+        if bytes >= 2 * self.options.generation_bytes && self.tender.is_starved() {
+            return Err(StoreError::NoSpace);
+        }
+        self.make_room(batch.frame.size(), last)?;
+        self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))
+    }
+
+    /// Goes to the next file of the log, if need be and if there is space.
+    fn make_room(&mut self, bytes: usize, last: CommitNumber) -> Result<(), StoreError> {
+        let space = self.disk.available().map_err(|error| self.stop(&error))?;
+        if space < self.options.reserve_bytes {
+            return Err(StoreError::NoSpace);
+        }
+        match self.wal.make_room(bytes, last) {
+            Ok(turned) => {
+                if turned {
+                    self.tender.restock();
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(StoreError::NoSpace),
+            Err(error) => Err(self.stop(&error)),
+        }
+    }
+
+    /// The disk has failed. What it has is only known again after a restart.
+    fn stop(&mut self, error: &io::Error) -> StoreError {
+        let message = format!("a write to the store failed, so it has stopped: {error}");
+        if !std::mem::replace(&mut self.work.stopped, true) {
+            tracing::error!("{message}");
+            (self.options.on_failure)(&message);
+        }
+        StoreError::Unavailable(message)
+    }
+
+    fn show(&mut self, batch: &mut Batch<T>) {
+        // The copies go before the originals change: what they share need not be copied then.
+        let touched: Vec<LogId> = batch.logs.drain().map(|(log, _)| log).collect();
+        let mut state = self.shared.write();
+        (state.last_commit, state.chain) = (batch.number, self.wal.chain());
+        let mut answers = Vec::with_capacity(batch.good.len());
+        for Good { plan, changes, answer } in batch.good.drain(..) {
+            for effect in plan.effects {
+                state.apply(effect, batch.number, batch.now);
+            }
+            for (change, bytes) in changes {
+                state.change(change, &bytes);
+            }
+            answers.push((answer, Committed { number: batch.number, outcomes: plan.outcomes }));
+        }
+        let full = state.generation_bytes >= self.options.generation_bytes;
+        let generation = if full && self.tender.reserve() { Some(state.freeze()) } else { None };
+        let overfull = state.generation_bytes >= 2 * self.options.generation_bytes;
+        drop(state);
+        for log in touched {
+            self.shared.bus.wake(log);
+        }
+        for (answer, committed) in answers {
+            // Whoever does not wait any more has its commit all the same.
+            let _ = answer.send(Ok(committed));
+        }
+        if let Some(generation) = generation {
+            self.tender.take(generation);
+        } else if overfull {
+            self.tender.wait_unless_starved();
+        }
+    }
+}
+
+impl<T: StoredTables> Batch<T> {
+    fn refuse_all(&mut self, error: &StoreError) {
+        let failed = self.good.drain(..).map(|good| (good.answer, CommitError::Store(error.clone())));
+        self.refused.extend(failed);
+    }
+
+    fn tell_refused(&mut self) {
+        for (answer, refusal) in self.refused.drain(..) {
+            let _ = answer.send(Err(refusal));
+        }
+    }
+}
+
+/// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has
+/// the next one ready, and waking a thread costs as much as a fifth of a sync.
+fn next_job<T: StoredTables>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>> {
+    const LOOKS: usize = 48;
+    for _ in 0..LOOKS {
+        if let Ok(job) = jobs.try_recv() {
+            return Some(job);
+        }
+        std::thread::yield_now();
+    }
+    jobs.blocking_recv()
+}
+
+/// The logs as they are visible.
+struct Seen<'a, T> {
+    state: &'a State<T>,
+    stored: HashMap<usize, Vec<Record>>,
+}
+
+impl<T: StoredTables> View for Seen<'_, T> {
+    fn log(&self, log: LogId) -> Known<'_> {
+        match self.state.logs.get(log) {
+            Some(slot) => Known::Live(&slot.state),
+            None if self.state.numbers.contains(log.get()) => Known::Ended,
+            None => Known::Nothing,
+        }
+    }
+
+    fn stored(&self, operation: usize, _: &Of) -> Result<Vec<Record>, Refusal> {
+        Ok(self.stored.get(&operation).cloned().unwrap_or_default())
+    }
+}
