@@ -33,14 +33,16 @@ impl Encoding {
 /// A data event, if there are records, and always the control event that tells where to resume.
 pub fn events(chunk: &Chunk, encoding: Encoding, cursor: u64) -> Bytes {
     let mut out = BytesMut::new();
+    // Where to resume: a browser's EventSource keeps it and sends it back as `Last-Event-ID`.
+    let id = offset::print(chunk.next);
     if !chunk.records.is_empty() {
         let body = payload::body(&chunk.records, encoding == Encoding::Json);
         match encoding {
-            Encoding::Json | Encoding::Text => event(&mut out, "data", &body),
-            Encoding::Base64 => event(&mut out, "data", STANDARD.encode(&body).as_bytes()),
+            Encoding::Json | Encoding::Text => event(&mut out, "data", &id, &body),
+            Encoding::Base64 => event(&mut out, "data", &id, STANDARD.encode(&body).as_bytes()),
         }
     }
-    event(&mut out, "control", control(chunk, cursor).to_string().as_bytes());
+    event(&mut out, "control", &id, control(chunk, cursor).to_string().as_bytes());
     out.freeze()
 }
 
@@ -59,10 +61,11 @@ fn control(chunk: &Chunk, cursor: u64) -> serde_json::Value {
 
 /// One event. Each line of the data gets its own prefix, whichever way the line ends: otherwise a payload
 /// could end the event and begin another.
-fn event(out: &mut BytesMut, name: &str, data: &[u8]) {
-    out.reserve(data.len() + 64);
+fn event(out: &mut BytesMut, name: &str, id: &str, data: &[u8]) {
+    out.reserve(data.len() + 128);
     out.put_slice(b"event: ");
     out.put_slice(name.as_bytes());
+
     let mut rest = data;
     loop {
         // Readers drop one space after the colon, so a line that begins with one needs another.
@@ -75,6 +78,8 @@ fn event(out: &mut BytesMut, name: &str, data: &[u8]) {
         let line_end = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
         rest = &rest[end + line_end..];
     }
+    out.put_slice(b"\nid: ");
+    out.put_slice(id.as_bytes());
     out.put_slice(b"\n\n");
 }
 
@@ -84,20 +89,22 @@ mod tests {
 
     fn written(data: &str) -> String {
         let mut out = BytesMut::new();
-        event(&mut out, "data", data.as_bytes());
-        String::from_utf8(out.to_vec()).expect("text")
+        event(&mut out, "data", "7", data.as_bytes());
+        let written = String::from_utf8(out.to_vec()).expect("text");
+        let data = written.strip_prefix("event: data\n").and_then(|rest| rest.strip_suffix("id: 7\n\n"));
+        data.expect("the name comes first, the id last").to_owned()
     }
 
     #[test]
     fn every_line_has_its_prefix_however_it_ends() {
-        assert_eq!(written("a"), "event: data\ndata:a\n\n");
-        assert_eq!(written("a\nb\r\nc\rd"), "event: data\ndata:a\ndata:b\ndata:c\ndata:d\n\n");
-        assert_eq!(written("a\n\nevent: control"), "event: data\ndata:a\ndata:\ndata:event: control\n\n");
-        assert_eq!(written(""), "event: data\ndata:\n\n");
+        assert_eq!(written("a"), "data:a\n");
+        assert_eq!(written("a\nb\r\nc\rd"), "data:a\ndata:b\ndata:c\ndata:d\n");
+        assert_eq!(written("a\n\nevent: control"), "data:a\ndata:\ndata:event: control\n");
+        assert_eq!(written(""), "data:\n");
     }
 
     #[test]
     fn a_leading_space_of_a_line_survives_the_one_that_readers_drop() {
-        assert_eq!(written(" a\n  b"), "event: data\ndata:  a\ndata:   b\n\n");
+        assert_eq!(written(" a\n  b"), "data:  a\ndata:   b\n");
     }
 }

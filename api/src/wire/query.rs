@@ -1,11 +1,14 @@
 //! The query of a read.
 
 use axum::extract::{FromRequestParts, Query};
+use axum::http::HeaderName;
 use axum::http::request::Parts;
 use tidings_streams::From as Start;
 
-use super::offset;
+use super::{header, offset};
 use crate::error::ApiError;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// How a stream is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +39,22 @@ impl<S: Send + Sync> FromRequestParts<S> for ReadQuery {
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
             .map_err(|error| ApiError::bad_request("invalid_query", error.body_text()))?;
-        Self::parse(&pairs)
+        Self::parse(&pairs, header::text(&parts.headers, &LAST_EVENT_ID)?)
     }
 }
 
 impl ReadQuery {
-    /// Reads the parameters it knows; others do not matter.
-    fn parse(pairs: &[(String, String)]) -> Result<Self, ApiError> {
+    /// Reads the parameters it knows; others do not matter. A browser that connects again to follow sends the address it
+    /// had, and the id of the last event it heard: that counts for more than the address.
+    fn parse(pairs: &[(String, String)], last_event: Option<&str>) -> Result<Self, ApiError> {
         let live = match once(pairs, "live")? {
             None => Live::No,
             Some("long-poll") => Live::LongPoll,
             Some("sse") => Live::Sse,
             Some(_) => return Err(ApiError::bad_request("invalid_live", "live is `long-poll` or `sse`")),
         };
-        let from = match once(pairs, "offset")? {
+        let last_event = last_event.filter(|id| live == Live::Sse && !id.is_empty());
+        let from = match last_event.or(once(pairs, "offset")?) {
             None if live != Live::No => {
                 return Err(ApiError::bad_request("offset_required", "a live read needs an offset"));
             }

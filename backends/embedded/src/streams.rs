@@ -25,12 +25,7 @@ const REMOVE: u8 = 4;
 
 impl Store for Embedded<Table> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        let found = self.look(|table, status| {
-            let stream = table.get(key)?.clone();
-            let status = status(stream.log).expect("a stream and its log live and die in one commit");
-            Some(Found { stream, status })
-        });
-        std::future::ready(Ok(found)).boxed()
+        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {

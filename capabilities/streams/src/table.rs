@@ -225,6 +225,13 @@ impl Table {
         self.streams.get(key)
     }
 
+    /// See [`Store::find`]; `status` is that of a log at the same moment.
+    pub fn find(&self, key: &StreamKey, status: &dyn Fn(LogId) -> Option<Status>) -> Option<Found> {
+        let stream = self.get(key)?.clone();
+        let status = status(stream.log).expect("a stream and its log live and die in one commit");
+        Some(Found { stream, status })
+    }
+
     /// All streams.
     pub fn iter(&self) -> impl Iterator<Item = (&StreamKey, &Arc<Stream>)> {
         self.streams.iter()
@@ -358,12 +365,7 @@ impl Cause {
 
 impl Store for Memory<Table> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        let found = self.look(|table, status| {
-            let stream = table.get(key)?.clone();
-            let status = status(stream.log).expect("a stream and its log live and die in one commit");
-            Some(Found { stream, status })
-        });
-        std::future::ready(Ok(found)).boxed()
+        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {

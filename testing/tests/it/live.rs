@@ -134,3 +134,23 @@ async fn cursors_only_grow_within_one_sse_answer() {
         last = next;
     }
 }
+
+#[tokio::test]
+async fn a_browser_that_reconnects_resumes_at_the_last_event_it_heard() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    server.append_text("/v1/stream/s", "one").await;
+    let path = "/v1/stream/s?offset=-1&live=sse";
+    let mut events = Events::of(server.get(path).await);
+    let heard = events.next().await.expect("a data event");
+    assert_eq!(heard.data, "one");
+    drop(events);
+    let next = server.append_text("/v1/stream/s", "two").await;
+    // The same address, and the id of the last event, even if it was cut off before the control event.
+    let again = server.request(Method::GET, path).header("last-event-id", heard.id.expect("an id"));
+    let mut events = Events::of(again.send().await.expect("an answer"));
+    let heard = events.next().await.expect("a data event");
+    assert_eq!((heard.data.as_str(), heard.id), ("two", Some(next)));
+    let bad = server.request(Method::GET, path).header("last-event-id", "nonsense").send().await;
+    assert_eq!(bad.expect("an answer").status(), 400);
+}
