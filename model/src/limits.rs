@@ -37,6 +37,12 @@ pub const FORK_DEPTH: usize = 256;
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
 pub const PATTERN_SEGMENTS: usize = 64;
+/// Connections that a server has at a time; further ones wait to be taken.
+pub const CONNECTIONS: usize = 50_000;
+/// How long a connection may take to say what it wants.
+pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the other side of an HTTP/2 connection is asked whether it is there.
+pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Live readers of one stream.
 pub const READERS_PER_STREAM: usize = 10_000;
 /// How long a long-poll waits at the tail.

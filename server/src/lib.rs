@@ -1,5 +1,6 @@
 //! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
 
+mod connections;
 pub mod serve;
 
 pub use serve::{Server, ServerOptions, StartError, StoreChoice};

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use tidings_api::{Api, Drain};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::log::Memory;
@@ -16,6 +15,8 @@ use tidings_streams::{Options, Store, Streams, Table};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::connections;
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ pub struct Server {
     bus: Bus,
     drain: Drain,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<io::Result<()>>,
+    serving: JoinHandle<()>,
     keeping_house: JoinHandle<()>,
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
@@ -96,19 +97,11 @@ impl Server {
         let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
         let chance = Arc::new(Chance::seeded(options.seed));
         let router = tidings_api::router(Api { streams, chance, drained });
-        // Small answers must not wait for the acknowledgement of the ones before.
-        let listener = listener.tap_io(|socket| {
-            if let Err(error) = socket.set_nodelay(true) {
-                tracing::debug!(%error, "a socket keeps its delay");
-            }
-        });
-        let serving = tokio::spawn(async move {
-            let stopped = async {
-                // A server that is dropped stops too.
-                let _ = stopped.await;
-            };
-            axum::serve(listener, router).with_graceful_shutdown(stopped).await
-        });
+        let stopped = async {
+            // A server that is dropped stops too.
+            let _ = stopped.await;
+        };
+        let serving = tokio::spawn(connections::serve(listener, router, stopped));
         Ok(Self { address, bus, drain, stop, serving, keeping_house, _lock: opened.lock })
     }
 
@@ -129,7 +122,7 @@ impl Server {
         // An error means that serving has ended by itself; then its result tells.
         let _ = self.stop.send(());
         let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
-            Ok(served) => served.map_err(io::Error::other).and_then(|served| served),
+            Ok(served) => served.map_err(io::Error::other),
             Err(_) => {
                 tracing::warn!("some connections did not end by themselves and are cut");
                 self.serving.abort();

@@ -109,3 +109,22 @@ async fn a_full_disk_is_told_as_507() {
     assert_eq!(told["error"]["code"], "no_space");
     assert_eq!(server.get("/v1/stream/s").await.status(), 404, "reading goes on");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_say_nothing_keep_neither_others_waiting_nor_the_server_from_stopping() {
+    use tokio::io::AsyncWriteExt;
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let address = server.url("").replace("http://", "");
+    let mut silent = Vec::new();
+    for head in
+        ["", "GET /health HT", "PUT /v1/stream/x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"]
+    {
+        let mut socket = tokio::net::TcpStream::connect(&address).await.expect("connected");
+        socket.write_all(head.as_bytes()).await.expect("written");
+        silent.push(socket);
+    }
+    assert_eq!(server.get("/v1/stream/s").await.status(), 200);
+    // Returns, and does not wait for them longer than it must.
+    server.stop().await;
+}
