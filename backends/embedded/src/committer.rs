@@ -11,8 +11,11 @@ use std::sync::Arc;
 
 use tidings_engine::Clock;
 use tidings_engine::log::plan::{Known, Overlay, Plan, View};
-use tidings_engine::log::{Change, Commit, CommitError, Committed, Of, Record, Refusal, StoreError, Tables};
-use tidings_model::{CommitNumber, Era, LogId, Timestamp};
+use tidings_engine::log::{
+    Change, Commit, CommitError, Committed, LogState, Of, Operation, Record, Refusal, Status, StoreError,
+    Tables,
+};
+use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::Disk;
@@ -23,6 +26,8 @@ use crate::tables::StoredTables;
 use crate::tender::Tender;
 use crate::wal::Wal;
 
+/// A generation is also written when the log has so many full files that may still be needed: a start reads them all.
+const WAL_FILES: usize = 3;
 /// A frame takes no further commit beyond this.
 const FRAME_BYTES: usize = 1 << 20;
 /// A frame takes no further commit beyond so many.
@@ -32,14 +37,30 @@ const FRAME_COMMITS: usize = 4096;
 pub(crate) struct Job<T: StoredTables> {
     pub(crate) commit: Commit<T::Change>,
     /// What each reference of the commit to stored records refers to, by its place among the operations.
-    pub(crate) stored: HashMap<usize, Vec<Record>>,
+    pub(crate) stored: HashMap<usize, StoredRead>,
     pub(crate) answer: Asker<T>,
 }
 
+/// Records that a reference refers to, as they were read.
+pub(crate) struct StoredRead {
+    pub(crate) log: LogId,
+    pub(crate) through: Position,
+    pub(crate) status: Status,
+    pub(crate) records: Vec<Record>,
+}
+
+/// What comes of a commit.
+pub(crate) enum Reply<T: StoredTables> {
+    /// An answer.
+    Done(Answer<T>),
+    /// What it refers to has changed since it was read: read again.
+    Stale(Commit<T::Change>),
+}
+
 /// Whoever waits for an answer.
-type Asker<T> = oneshot::Sender<Answer<T>>;
+type Asker<T> = oneshot::Sender<Reply<T>>;
 pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
-type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
+pub(crate) type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
 
 /// The thread's work.
 pub(crate) struct Committer<T: StoredTables> {
@@ -81,7 +102,8 @@ struct Batch<T: StoredTables> {
     /// What the changes so far read or write.
     subjects: HashSet<u64>,
     good: Vec<Good<T>>,
-    refused: Vec<(Asker<T>, CommitError<Refused<T>>)>,
+    /// Those that are not made, and what they are told when the frame is durable: it may rest on what the frame does.
+    told: Vec<(Asker<T>, Reply<T>)>,
 }
 
 /// A commit that was judged good.
@@ -128,7 +150,7 @@ impl<T: StoredTables> Committer<T> {
             logs: std::mem::take(&mut self.work.overlay),
             subjects: HashSet::new(),
             good: Vec::new(),
-            refused: Vec::new(),
+            told: Vec::new(),
         }
     }
 
@@ -142,7 +164,19 @@ impl<T: StoredTables> Committer<T> {
             self.work.postponed.push_back(job);
             return;
         }
+        let size = size(&job);
+        if size > self.wal.frame_bytes_max() {
+            let refusal = Refusal::Malformed("a commit larger than a file of the log");
+            return batch.told.push((job.answer, Reply::Done(Err(refusal.into()))));
+        }
+        if !batch.good.is_empty() && batch.frame.size() + size > self.wal.frame_bytes_max() {
+            self.work.postponed.push_back(job);
+            return;
+        }
         let Job { commit, stored, answer } = job;
+        if stored.values().any(|read| read.is_stale(&state, &batch.logs)) {
+            return batch.told.push((answer, Reply::Stale(commit)));
+        }
         let declined = commit.changes.iter().find_map(|change| state.tables.judge(change).err());
         let view = Seen { state: &state, stored };
         let judged = match declined {
@@ -152,7 +186,7 @@ impl<T: StoredTables> Committer<T> {
         };
         let plan = match judged {
             Ok(plan) => plan,
-            Err(refusal) => return batch.refused.push((answer, refusal)),
+            Err(refusal) => return batch.told.push((answer, Reply::Done(Err(refusal)))),
         };
         batch.frame.effects(&plan.effects);
         let mut changes = Vec::with_capacity(commit.changes.len());
@@ -168,21 +202,22 @@ impl<T: StoredTables> Committer<T> {
 
     /// Makes a batch durable, then visible, then tells.
     fn commit(&mut self, mut batch: Batch<T>) {
-        if batch.good.is_empty() {
-            batch.tell_refused();
-        } else {
+        if !batch.good.is_empty() {
             match self.write(&mut batch) {
                 Ok(()) => self.show(&mut batch),
-                Err(error) => batch.refuse_all(&error),
+                Err(error) => batch.fail(&error),
             }
-            batch.tell_refused();
         }
+        batch.tell();
         self.work.memory = batch.frame.into_memory();
         batch.logs.clear();
         self.work.overlay = batch.logs;
     }
 
     fn write(&mut self, batch: &mut Batch<T>) -> Result<(), StoreError> {
+        if let Some(failure) = self.tender.failure() {
+            return Err(StoreError::Unavailable(failure));
+        }
         if self.work.stopped {
             return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
         }
@@ -243,7 +278,8 @@ impl<T: StoredTables> Committer<T> {
             }
             answers.push((answer, Committed { number: batch.number, outcomes: plan.outcomes }));
         }
-        let full = state.generation_bytes >= self.options.generation_bytes;
+        let full =
+            state.generation_bytes >= self.options.generation_bytes || self.wal.full_files() >= WAL_FILES;
         let generation = if full && self.tender.reserve() { Some(state.freeze()) } else { None };
         let overfull = state.generation_bytes >= 2 * self.options.generation_bytes;
         drop(state);
@@ -252,7 +288,7 @@ impl<T: StoredTables> Committer<T> {
         }
         for (answer, committed) in answers {
             // Whoever does not wait any more has its commit all the same.
-            let _ = answer.send(Ok(committed));
+            let _ = answer.send(Reply::Done(Ok(committed)));
         }
         if let Some(generation) = generation {
             self.tender.take(generation);
@@ -263,16 +299,53 @@ impl<T: StoredTables> Committer<T> {
 }
 
 impl<T: StoredTables> Batch<T> {
-    fn refuse_all(&mut self, error: &StoreError) {
-        let failed = self.good.drain(..).map(|good| (good.answer, CommitError::Store(error.clone())));
-        self.refused.extend(failed);
+    /// The frame is not on the disk. Refusals may have rested on it, so they do not count either.
+    fn fail(&mut self, error: &StoreError) {
+        let told = self.told.drain(..).map(|(answer, _)| answer);
+        let failed = self.good.drain(..).map(|good| good.answer).chain(told);
+        let failed: Vec<_> =
+            failed.map(|answer| (answer, Reply::Done(Err(CommitError::Store(error.clone()))))).collect();
+        self.told = failed;
     }
 
-    fn tell_refused(&mut self) {
-        for (answer, refusal) in self.refused.drain(..) {
-            let _ = answer.send(Err(refusal));
+    fn tell(&mut self) {
+        for (answer, reply) in self.told.drain(..) {
+            // Whoever does not wait any more has nothing to hear.
+            let _ = answer.send(reply);
         }
     }
+}
+
+impl StoredRead {
+    /// Whether it would be read differently now.
+    fn is_stale<T: StoredTables>(&self, state: &State<T>, batch: &Overlay) -> bool {
+        let visible = || state.logs.get(self.log).map(|slot| slot.state.status());
+        let now = match batch.get(&self.log) {
+            Some(known) => known.as_ref().map(LogState::status),
+            None => visible(),
+        };
+        // A log that is gone is told by judging.
+        now.is_some_and(|now| {
+            let grown = self.through > self.status.tail && now.tail != self.status.tail;
+            grown || now.floor != self.status.floor
+        })
+    }
+}
+
+/// About how many bytes a commit takes in a frame, and not less.
+fn size<T: StoredTables>(job: &Job<T>) -> usize {
+    const ITEM: usize = 64;
+    let operation = |operation: &Operation| match operation {
+        Operation::Append(append) => {
+            append.payloads.iter().map(|payload| payload.len() + ITEM).sum::<usize>() + 2048
+        }
+        Operation::Refer(refer) => refer.into.len() * 10 + ITEM,
+        Operation::Create { .. } | Operation::Trim { .. } | Operation::Delete(_) => ITEM,
+    };
+    let stored = job.stored.values().flat_map(|read| &read.records).map(|record| record.payload.len() + ITEM);
+    job.commit.operations.iter().map(operation).sum::<usize>()
+        + stored.sum::<usize>()
+        + job.commit.changes.len() * ITEM
 }
 
 /// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has
@@ -291,7 +364,7 @@ fn next_job<T: StoredTables>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>
 /// The logs as they are visible.
 struct Seen<'a, T> {
     state: &'a State<T>,
-    stored: HashMap<usize, Vec<Record>>,
+    stored: HashMap<usize, StoredRead>,
 }
 
 impl<T: StoredTables> View for Seen<'_, T> {
@@ -304,6 +377,6 @@ impl<T: StoredTables> View for Seen<'_, T> {
     }
 
     fn stored(&self, operation: usize, _: &Of) -> Result<Vec<Record>, Refusal> {
-        Ok(self.stored.get(&operation).cloned().unwrap_or_default())
+        Ok(self.stored.get(&operation).map(|read| read.records.clone()).unwrap_or_default())
     }
 }

@@ -66,7 +66,7 @@ impl<T> Files<T> {
         };
         let written: io::Result<Option<Arc<Segment>>> = write();
         if !matches!(written, Ok(Some(_))) {
-            self.disk.remove(&segment::file_name(id))?;
+            self.remove_if_there(&segment::file_name(id))?;
         }
         written
     }
@@ -79,9 +79,17 @@ impl<T> Files<T> {
     ) -> io::Result<u64> {
         let written = write(&*self.disk);
         if written.is_err() {
-            self.disk.remove(&checkpoint::file_name(id))?;
+            self.remove_if_there(&checkpoint::file_name(id))?;
         }
         written
+    }
+
+    /// Removes a file whose making failed, perhaps before it was there.
+    fn remove_if_there(&self, name: &str) -> io::Result<()> {
+        match self.disk.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Manifest> {

@@ -1,10 +1,11 @@
 //! A frame: one commit of the write-ahead log, whole by itself.
 //!
 //! ```text
-//! checksum u32 | length u32 | commit u64 | checksum of the frame before u32 | zero u32 | content | zeros to 4 KiB
+//! checksum u32 | length u32 | commit u64 | checksum of the frame before u32 | of these three u32 | content | zeros to 4 KiB
 //! content = time, then items: a tag and what belongs to it
 //! ```
-//! The checksum covers everything after it up to the content's end, and begins with the salt of the file. A frame
+//! The checksum covers everything after it up to the content's end, and both begin with the salt of the file: who does not
+//! know it cannot make a payload pass for a frame, nor make a start read far for what only looks like one. A frame
 //! begins at a multiple of 4 KiB, so writing one never touches a block that holds another.
 
 use std::collections::{HashMap, HashSet};
@@ -119,6 +120,8 @@ impl Frame {
         self.bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
         self.bytes[8..16].copy_from_slice(&self.number.get().to_le_bytes());
         self.bytes[16..20].copy_from_slice(&before.to_le_bytes());
+        let head = checksum(salt, &[&self.bytes[4..20]]);
+        self.bytes[20..24].copy_from_slice(&head.to_le_bytes());
         let sum = checksum(salt, &[&self.bytes[4..]]);
         self.bytes[..4].copy_from_slice(&sum.to_le_bytes());
         self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
@@ -217,8 +220,11 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the first bytes of what may be a frame.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    /// Reads the first bytes of what may be a frame of the file with this salt.
+    pub fn read(salt: u64, bytes: &[u8]) -> Option<Self> {
+        if checksum(salt, &[bytes.get(4..20)?]).to_le_bytes() != *bytes.get(20..HEADER)? {
+            return None;
+        }
         let mut take = Take(Bytes::copy_from_slice(bytes.get(..HEADER)?));
         let header = Self {
             checksum: take.fixed32().ok()?,

@@ -3,7 +3,8 @@
 //! What is written is not durable until it is synced. When the power is cut, each sector that was written and not
 //! synced is there or not, each on its own, and a write may be cut off in the middle; files that were made, renamed
 //! or removed since their folder was synced are as before or as after, up to some point. An operation can also be
-//! made to fail, or the disk to be full.
+//! made to fail, or the disk to be full. After a sync that failed, what it should have written counts as written, and is
+//! not.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -330,7 +331,11 @@ impl DiskFile for SimulatedFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut content = self.disk.lock();
-        content.operation()?;
+        if let Err(error) = content.operation() {
+            // As Linux does: what could not be written counts as written from then on.
+            content.files[self.file].unsynced.clear();
+            return Err(error);
+        }
         content.syncs += 1;
         let file = &mut content.files[self.file];
         let unsynced = std::mem::take(&mut file.unsynced);

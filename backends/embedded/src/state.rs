@@ -124,6 +124,8 @@ impl<T: StoredTables> State<T> {
 
     /// Applies what a commit does. It is durable.
     pub fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
+        // Also what has no records takes memory, in the delta.
+        self.generation_bytes += ENTRY_BYTES;
         match effect {
             Effect::Created { log, tail } => {
                 self.logs.insert(log, Slot::new(LogState::beginning(tail)));

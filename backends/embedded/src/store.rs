@@ -9,15 +9,14 @@ use std::thread::JoinHandle;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Logs, Of, Operation, Page, ReadError, Record, Refusal, Span, Status,
-    StoreError,
+    Commit, CommitError, Commits, Logs, Of, Operation, Page, ReadError, Refusal, Span, Status, StoreError,
 };
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Era, LogId, Position};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
-use crate::committer::{Answer, Committer, Job, Work};
+use crate::committer::{Answer, Committer, Job, Refused, Reply, StoredRead, Work};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::files::Files;
@@ -101,11 +100,11 @@ impl<T: StoredTables> Embedded<T> {
         let mut state: State<T> = load_state(&*disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(&*disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
-        remove_strangers(&*disk, &manifest)?;
         let applied = End { number: manifest.applied, chain: manifest.chain };
         let replay = |content| replay(&mut state, content);
         let (wal, shelf, end) =
             Wal::open(disk.clone(), options.wal_file_bytes, options.secret, applied, replay)?;
+        remove_strangers(&*disk, &manifest)?;
         (state.last_commit, state.chain) = (end.number, end.chain);
         if manifest.copied {
             manifest.era = raise_era(manifest.era)?;
@@ -170,18 +169,36 @@ impl<T: StoredTables> Embedded<T> {
         self.threads.queue.as_ref().expect("only drop takes it")
     }
 
+    /// What the references of a commit to stored records refer to, by their place among its operations.
+    async fn read_stored(
+        &self,
+        operations: &[Operation],
+    ) -> Result<HashMap<usize, StoredRead>, CommitError<Refused<T>>> {
+        let mut stored = HashMap::new();
+        for (place, operation) in operations.iter().enumerate() {
+            if let Operation::Refer(refer) = operation
+                && let Of::Stored { log, after, through } = refer.of
+            {
+                let read = self.stored(log, after, through).await.map_err(|error| match error {
+                    ReadError::Store(error) => CommitError::Store(error),
+                    ReadError::NoSuchLog(_) | ReadError::Trimmed { .. } => Refusal::NoSuchLog(log).into(),
+                })?;
+                stored.insert(place, read);
+            }
+        }
+        Ok(stored)
+    }
+
     /// All records that a reference to stored ones refers to, as they are now.
-    async fn stored(&self, log: LogId, after: Position, through: Position) -> Result<Vec<Record>, ReadError> {
+    async fn stored(&self, log: LogId, after: Position, through: Position) -> Result<StoredRead, ReadError> {
         let floor = self.status(log).await?.floor;
         let span = Span { after: after.max(floor), through, bytes: usize::MAX, records: usize::MAX };
-        match self.read(log, span).await {
-            Ok(page) => Ok(page.records),
+        let page = match self.read(log, span).await {
             // Trimmed meanwhile: what is gone cannot be referred to.
-            Err(ReadError::Trimmed { floor, .. }) => {
-                Ok(self.read(log, Span { after: floor, ..span }).await?.records)
-            }
-            Err(error) => Err(error),
-        }
+            Err(ReadError::Trimmed { floor, .. }) => self.read(log, Span { after: floor, ..span }).await?,
+            page => page?,
+        };
+        Ok(StoredRead { log, through, status: page.status, records: page.records })
     }
 }
 
@@ -239,23 +256,19 @@ impl<T: StoredTables> Logs for Embedded<T> {
 impl<T: StoredTables> Commits<T::Change> for Embedded<T> {
     fn commit(&self, commit: Commit<T::Change>) -> BoxFuture<'_, Answer<T>> {
         async move {
-            let mut stored = HashMap::new();
-            for (place, operation) in commit.operations.iter().enumerate() {
-                if let Operation::Refer(refer) = operation
-                    && let Of::Stored { log, after, through } = refer.of
-                {
-                    let records = self.stored(log, after, through).await.map_err(|error| match error {
-                        ReadError::Store(error) => CommitError::Store(error),
-                        ReadError::NoSuchLog(_) | ReadError::Trimmed { .. } => Refusal::NoSuchLog(log).into(),
-                    })?;
-                    stored.insert(place, records);
+            let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
+            let mut commit = commit;
+            loop {
+                let stored = self.read_stored(&commit.operations).await?;
+                let (answer, answered) = oneshot::channel();
+                let job = Job { commit, stored, answer };
+                self.queue().send(job).await.map_err(|_| gone())?;
+                match answered.await.map_err(|_| gone())? {
+                    Reply::Done(answer) => return answer,
+                    // What it refers to has changed since it was read.
+                    Reply::Stale(again) => commit = again,
                 }
             }
-            let (answer, answered) = oneshot::channel();
-            let job = Job { commit, stored, answer };
-            let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
-            self.queue().send(job).await.map_err(|_| gone())?;
-            answered.await.map_err(|_| gone())?
         }
         .boxed()
     }
@@ -277,14 +290,31 @@ fn prepare_folder(disk: &dyn Disk) -> Result<Manifest, OpenError> {
     for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
         disk.create_folder(folder).in_file(folder)?;
     }
-    match manifest {
-        Some(manifest) => Ok(manifest),
+    let manifest = match manifest {
+        Some(manifest) => manifest,
         None => {
+            refuse_orphans(disk)?;
             let manifest = Manifest::default();
             manifest.store(disk).in_file(MANIFEST)?;
-            Ok(manifest)
+            manifest
+        }
+    };
+    // If the process before was killed, which files there are may not be on the disk yet. From now on it counts.
+    for folder in ["", wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
+        disk.sync_folder(folder).in_file(folder)?;
+    }
+    Ok(manifest)
+}
+
+/// Files of a store without a manifest: it was lost, and with it all that says what they are.
+fn refuse_orphans(disk: &dyn Disk) -> Result<(), OpenError> {
+    for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
+        if !disk.list(folder).in_file(folder)?.is_empty() {
+            let what = format!("it is missing, though there are files in {folder}");
+            return Err(OpenError::damaged(MANIFEST, what));
         }
     }
+    Ok(())
 }
 
 /// Removes files that no manifest names: their making was cut off, or their removal.

@@ -83,6 +83,11 @@ impl Tender {
         self.desk.changed.notify_all();
     }
 
+    /// Why the threads have given up, if they have.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.desk.lock().failed.clone()
+    }
+
     /// Asks for the next file of the log to be made ready.
     pub(crate) fn restock(&self) {
         self.desk.lock().restock = true;
@@ -168,6 +173,8 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk) {
 }
 
 fn merge<T: StoredTables>(files: &Files<T>, desk: &Desk) {
+    // A damaged segment is told when it is read, and by `tidings store check`. Merging stops; the rest goes on.
+    let mut healthy = true;
     loop {
         let idle = |orders: &Orders| orders.rounds == orders.rounds_done && !orders.stop;
         let orders = desk.wait_while(desk.lock(), idle);
@@ -176,12 +183,20 @@ fn merge<T: StoredTables>(files: &Files<T>, desk: &Desk) {
         }
         let round = orders.rounds;
         drop(orders);
-        let mut more = true;
+        let mut more = healthy;
         while more && !desk.lock().stop {
             more = false;
-            desk.settle(|| {
-                more = merge_once(files)?;
-                Ok(())
+            desk.settle(|| match merge_once(files) {
+                Ok(merged) => {
+                    more = merged;
+                    Ok(())
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::error!(%error, "segments are no longer merged");
+                    healthy = false;
+                    Ok(())
+                }
+                Err(error) => Err(error),
             });
         }
         desk.lock().rounds_done = round;

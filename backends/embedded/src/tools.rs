@@ -240,8 +240,9 @@ pub fn truncate(disk: &dyn Disk) -> Result<Option<CommitNumber>, OpenError> {
     match wal::inspect(disk, applied, |_| Ok(())) {
         Ok(_) => Ok(None),
         Err(OpenError::Rot { lost, .. }) => {
-            wal::cut_copy(disk, applied)?;
+            // First what raises the era: numbers that were given out must not be given out again, whatever comes between.
             Manifest { copied: true, ..manifest }.store(disk).in_file(MANIFEST)?;
+            wal::cut_copy(disk, applied)?;
             Ok(Some(lost))
         }
         Err(error) => Err(error),

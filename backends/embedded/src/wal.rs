@@ -120,7 +120,14 @@ impl Wal {
         let mut end = applied;
         let place = files.replay(&mut end, &mut replay)?;
         files.refuse_rot(end, place)?;
-        // What was read may never have reached the disk, if the process was killed. It is shown from now on.
+        // What was read may never have reached the disk, if the process was killed, and is shown from now on. The last
+        // frame is written again: if its sync has failed, the system may think that it is on the disk.
+        if let Some(place) = place {
+            let file = &files.used[place.file];
+            if let Some((_, bytes)) = file.frame(place.last)? {
+                file.file.write_at(place.last, &bytes).in_file(&file.name)?;
+            }
+        }
         for file in &files.used {
             file.file.sync().in_file(&file.name)?;
         }
@@ -136,6 +143,11 @@ impl Wal {
     /// The largest frame that fits.
     pub fn frame_bytes_max(&self) -> usize {
         (self.file_bytes - FIRST_FRAME) as usize
+    }
+
+    /// Files that are full and may still be needed.
+    pub fn full_files(&self) -> usize {
+        self.shelf.stock().full.len()
     }
 
     /// Makes sure that a frame of so many bytes can be written, going to the next file if need be; says whether it
@@ -203,9 +215,11 @@ impl Stock {
             None => self.make(disk, file_bytes)?,
         };
         let header = header(sequence, salt);
-        used.file.write_at(0, &header)?;
-        used.file.write_at(ALIGNMENT as u64, &header)?;
-        used.file.sync()?;
+        // One after the other: at any moment one of the copies is whole.
+        for copy in 0..2 {
+            used.file.write_at(copy * ALIGNMENT as u64, &header)?;
+            used.file.sync()?;
+        }
         self.next_sequence += 1;
         (used.sequence, used.salt) = (sequence, salt);
         Ok(used)
@@ -281,6 +295,9 @@ struct Files {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     file: usize,
+    /// Where the last frame begins.
+    last: u64,
+    /// Where the next one does.
     offset: u64,
 }
 
@@ -305,7 +322,11 @@ impl Files {
             }
             match header {
                 Some((sequence, salt)) => files.used.push(WalFile { name, file, sequence, salt }),
-                None => files.blank.push(WalFile { name, file, sequence: 0, salt: 0 }),
+                None => {
+                    let blank = WalFile { name, file, sequence: 0, salt: 0 };
+                    blank.refuse_content()?;
+                    files.blank.push(blank);
+                }
             }
         }
         files.used.sort_by_key(|file| file.sequence);
@@ -318,22 +339,32 @@ impl Files {
         end: &mut End,
         replay: &mut impl FnMut(Content) -> Result<(), OpenError>,
     ) -> Result<Option<Place>, OpenError> {
+        let applied = end.number;
         let mut place = None;
         for (n, file) in self.used.iter().enumerate() {
+            let length = file.file.len().in_file(&file.name)?;
             let mut offset = FIRST_FRAME;
-            while let Some((header, bytes)) = file.frame(offset)? {
-                let follows = header.number > end.number && header.before == end.chain;
-                if follows {
+            while offset < length {
+                let Some((header, bytes)) = file.frame(offset)? else {
+                    if end.number > applied {
+                        break;
+                    }
+                    // Among what is no longer needed something may be damaged; what follows it is looked for.
+                    offset += ALIGNMENT as u64;
+                    continue;
+                };
+                if header.number > end.number {
+                    if header.before != end.chain {
+                        break;
+                    }
                     let content = bytes.slice(HEADER..HEADER + header.length);
-                    let content = read(header.number, content).in_file(&file.name)?;
-                    replay(content)?;
+                    replay(read(header.number, content).in_file(&file.name)?)?;
                     *end = End { number: header.number, chain: header.checksum };
-                } else if header.number > end.number {
-                    break;
                 }
+                let last = offset;
                 offset += (HEADER + header.length).next_multiple_of(ALIGNMENT) as u64;
                 if header.number == end.number {
-                    place = Some(Place { file: n, offset });
+                    place = Some(Place { file: n, last, offset });
                 }
             }
         }
@@ -412,7 +443,7 @@ impl WalFile {
         }
         let mut bytes = vec![0; ALIGNMENT];
         self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
-        let Some(header) = Header::read(&bytes) else { return Ok(None) };
+        let Some(header) = Header::read(self.salt, &bytes) else { return Ok(None) };
         let whole = (HEADER + header.length).next_multiple_of(ALIGNMENT);
         if offset + whole as u64 > length {
             return Ok(None);
@@ -422,6 +453,22 @@ impl WalFile {
             self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
         }
         Ok(header.fits(self.salt, &bytes).then(|| (header, Bytes::from(bytes))))
+    }
+
+    /// A file without a header was just being made, so it has no content; or both copies of its header are damaged.
+    fn refuse_content(&self) -> Result<(), OpenError> {
+        let length = self.file.len().in_file(&self.name)?;
+        let mut window = vec![0; ZEROS];
+        let mut offset = FIRST_FRAME;
+        while offset < length {
+            let bytes = ((length - offset) as usize).min(window.len());
+            self.file.read_at(offset, &mut window[..bytes]).in_file(&self.name)?;
+            if window[..bytes].iter().any(|&byte| byte != 0) {
+                return Err(OpenError::damaged(&self.name, "both copies of its header are unreadable"));
+            }
+            offset += bytes as u64;
+        }
+        Ok(())
     }
 
     /// Fills the rest of the file with zeros.
@@ -445,7 +492,8 @@ impl WalFile {
             let bytes = ((length - offset) as usize).min(window.len());
             self.file.read_at(offset, &mut window[..bytes]).in_file(&self.name)?;
             for page in (0..bytes).step_by(ALIGNMENT) {
-                let may_be = Header::read(&window[page..bytes]).is_some_and(|header| header.number > last);
+                let may_be =
+                    Header::read(self.salt, &window[page..bytes]).is_some_and(|header| header.number > last);
                 if may_be && self.frame(offset + page as u64)?.is_some() {
                     return Ok(true);
                 }

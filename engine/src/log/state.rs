@@ -252,7 +252,7 @@ impl LogState {
             return Err(Refusal::PositionNotAbove { tail: self.tail });
         }
         let (commit, index) = first.parts();
-        self.tail = Position::in_commit(commit, index + count as u64 - 1);
+        self.tail = Position::in_commit(commit, index.saturating_add(count as u64 - 1));
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl LogState {
     /// Where the next record would lie that this commit puts into the log.
     pub fn next_position(&self, commit: CommitNumber) -> Position {
         let (last_commit, last_index) = self.tail.parts();
-        let index = if last_commit == commit { last_index + 1 } else { 0 };
+        let index = if last_commit == commit { last_index.saturating_add(1) } else { 0 };
         Position::in_commit(commit, index)
     }
 

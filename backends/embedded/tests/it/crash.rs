@@ -371,6 +371,15 @@ async fn life(seed: u64) {
             Err(tidings_embedded::OpenError::Io { .. }) => {}
             Err(error) => panic!("{what}: {error}"),
         }
+        // The process may be killed first and start again, and the power go only after that.
+        if chance.bool() {
+            disk = disk.after_kill();
+            let store = open(&disk, options(seed)).unwrap_or_else(|error| panic!("{what}, killed: {error}"));
+            for writer in &mut writers {
+                writer.settle(&store, &format!("{what}, killed")).await;
+            }
+            drop(store);
+        }
         disk = disk.after_power_cut(&mut chance);
         let store = open(&disk, options(seed)).unwrap_or_else(|error| panic!("{what}: {error}"));
         for writer in &mut writers {
@@ -420,6 +429,12 @@ async fn any_operation_of_the_disk_may_fail() {
                 Writer { chance: writer.chance.clone(), model: writer.model.clone(), ..Writer::new(0, 0) };
             copy.unanswered = writer.unanswered.clone();
             copy.settle(&store, &format!("operation {operation}, {what}")).await;
+            drop(store);
+            // What was shown after the start must be on the disk.
+            let disk = disk.after_power_cut(&mut fastrand::Rng::with_seed(operation + 1));
+            let store =
+                open(&disk, options(1)).unwrap_or_else(|error| panic!("{operation}, {what}: {error}"));
+            copy.settle(&store, &format!("operation {operation}, {what} and cut")).await;
         }
         writer.unanswered = None;
         if !disk.has_failed() {
