@@ -248,3 +248,94 @@ async fn a_snapshot_shows_what_a_start_would() {
         stats.segments > 0 && stats.segment_bytes > 0 && stats.wal_bytes > 0 && stats.checkpoint_bytes > 0
     );
 }
+
+#[tokio::test]
+async fn a_lost_manifest_is_told_and_nothing_is_removed() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    let log = new_log(&store).await;
+    for _ in 0..100 {
+        append(&store, log, vec![7; 500]).await;
+    }
+    store.flush().expect("written");
+    drop(store);
+    let segments = disk.list("segments").expect("listed");
+    assert!(!segments.is_empty());
+    disk.remove("MANIFEST").expect("removed");
+    let error = open(&disk, small()).err().expect("refused");
+    assert!(error.to_string().contains("MANIFEST is damaged (it is missing"), "{error}");
+    assert_eq!(disk.list("segments").expect("listed"), segments);
+}
+
+#[tokio::test]
+async fn both_copies_of_a_header_damaged_is_told() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, roomy()).expect("new");
+    let log = new_log(&store).await;
+    append(&store, log, "acknowledged").await;
+    drop(store);
+    disk.rot("wal/000001", 9);
+    drop(open(&disk, roomy()).expect("one copy is enough"));
+    disk.rot("wal/000001", 4096 + 9);
+    let error = open(&disk, roomy()).err().expect("refused");
+    assert!(error.to_string().contains("wal/000001 is damaged (both copies of its header"), "{error}");
+}
+
+#[tokio::test]
+async fn damage_among_what_is_no_longer_needed_does_not_hide_what_is() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, roomy()).expect("new");
+    let log = new_log(&store).await;
+    for n in 0..5 {
+        append(&store, log, format!("written as a segment {n}")).await;
+    }
+    store.flush().expect("written");
+    for n in 0..5 {
+        append(&store, log, format!("only in the log {n}")).await;
+    }
+    drop(store);
+    disk.rot("wal/000001", frame_at(3) + 30);
+    let store = open(&disk, roomy()).expect("nothing that is needed is damaged");
+    assert_eq!(payloads(&store, log).await.len(), 10);
+}
+
+#[tokio::test]
+async fn cutting_off_rot_may_be_interrupted_anywhere() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, roomy()).expect("new");
+    let log = new_log(&store).await;
+    for n in 0..10 {
+        append(&store, log, format!("record {n}")).await;
+    }
+    drop(store);
+    disk.rot("wal/000001", frame_at(6) + 30);
+    for operation in 1.. {
+        let disk = disk.after_kill();
+        disk.cut_power_at(operation);
+        let done = truncate(&disk).is_ok();
+        let disk = disk.after_power_cut(&mut fastrand::Rng::with_seed(operation));
+        truncate(&disk).expect("it can be done again");
+        let store = open(&disk, roomy()).expect("opens");
+        assert_eq!(payloads(&store, log).await.len(), 5);
+        append(&store, log, "new").await;
+        let era = store.status(log).await.expect("there").tail.parts().0.era();
+        assert!(era.get() > 0, "interrupted at {operation}: numbers would be given out twice");
+        if done {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_commit_larger_than_a_file_is_refused_alone() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    let log = new_log(&store).await;
+    let large = Commit::new().with(Append::new(log, vec![Bytes::from(vec![7; 100_000])]));
+    let fits = || Commit::new().with(Append::new(log, vec![Bytes::from(vec![7; 30_000])]));
+    let (large, one, two, three) =
+        tokio::join!(store.commit(large), store.commit(fits()), store.commit(fits()), store.commit(fits()));
+    assert!(large.is_err());
+    assert!(one.is_ok() && two.is_ok() && three.is_ok());
+    assert_eq!(payloads(&store, log).await.len(), 3);
+}

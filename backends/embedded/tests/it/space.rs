@@ -69,3 +69,23 @@ async fn writes_are_refused_before_the_last_space_is_gone() {
     disk.set_capacity(Some(disk.used() + (1 << 21)));
     store.commit(create()).await.expect("enough is left");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_does_not_rest_on_what_could_not_be_written() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, Options { reserve_bytes: 1 << 20, ..small() }).expect("new");
+    let log = store.reserve().await.expect("a number");
+    store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+    disk.set_capacity(Some(disk.used() + 1_000));
+    let mut stamped = Append::new(log, vec![Bytes::from_static(b"x")]);
+    let id = tidings_model::ProducerId::parse("p").expect("valid");
+    stamped.conditions.producer = Some(tidings_model::Producer { id, epoch: 0, sequence: 0 });
+    // Twice in one batch: the second would be a repeat of the first, which is refused for want of space.
+    for _ in 0..500 {
+        let commit = || store.commit(Commit::new().with(stamped.clone()));
+        let (first, second) = tokio::join!(commit(), commit());
+        for answer in [first, second] {
+            assert!(matches!(answer, Err(CommitError::Store(StoreError::NoSpace))), "{answer:?}");
+        }
+    }
+}

@@ -130,3 +130,32 @@ async fn a_large_fan_out_is_made_in_chunks_and_resumes_at_its_cursor_after_a_cra
         assert_eq!(records[0].payload, "to all");
     }
 }
+
+#[tokio::test]
+async fn commits_without_records_do_not_make_the_log_grow_for_ever() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    for _ in 0..1_500 {
+        let log = new_logs(&store, 1).await[0];
+        store.commit(Commit::new().with(Operation::Delete(log))).await.expect("deleted");
+    }
+    store.flush().expect("written");
+    let files = disk.list("wal").expect("listed").len();
+    assert!(files <= 10, "{files} files of the log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn references_have_all_that_was_committed_before_them() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, Options { generation_bytes: 1 << 20, ..small() }).expect("new");
+    let logs = new_logs(&store, 101).await;
+    for (n, &target) in logs[1..].iter().enumerate() {
+        let of = Of::Stored { log: logs[0], after: Position::ZERO, through: Position::MAX };
+        let refer = Commit::new().with(Refer { of, into: vec![target].into() });
+        let (appended, referred) = tokio::join!(store.commit(append(logs[0], b"x")), store.commit(refer));
+        let (appended, referred) = (appended.expect("appended").number, referred.expect("referred").number);
+        let records = store.read(target, Span::after(Position::ZERO)).await.expect("readable").records.len();
+        let least = if appended < referred { n + 1 } else { n };
+        assert!(records >= least, "{records} of {least}: append was commit {appended:?}, refer {referred:?}");
+    }
+}
