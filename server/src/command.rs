@@ -79,7 +79,7 @@ pub enum CommandError {
     #[error(transparent)]
     Store(#[from] OpenError),
     /// There is no such folder.
-    #[error("{0} is not a folder; name the one that --data named")]
+    #[error("{0} is not a store's folder; name the one that --data named")]
     NoStore(PathBuf),
     /// Something is damaged, as was told.
     #[error("{count} places are damaged; restore a backup")]

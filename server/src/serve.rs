@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store, binds the address and begins to serve.
+    /// Binds the address, opens the store and begins to serve. Clients that come before the store is open wait.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
         let listen = options.listen;
         let unbound = |error| StartError::Listen { listen, error };

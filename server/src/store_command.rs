@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use tidings_embedded::checkpoint::MANIFEST;
 use tidings_embedded::tools::{Snapshot, backup, check, truncate};
 use tidings_embedded::{DirectoryLock, Folder};
 use tidings_model::{LogId, Position};
@@ -73,7 +74,7 @@ fn stopped(dir: &Path) -> Result<(DirectoryLock, Folder), CommandError> {
 }
 
 fn existing(dir: &Path) -> Result<Folder, CommandError> {
-    if !dir.is_dir() {
+    if !dir.join(MANIFEST).is_file() {
         return Err(CommandError::NoStore(dir.to_owned()));
     }
     Ok(Folder::new(dir))
@@ -154,7 +155,7 @@ fn run_backup(dir: &Path, target: &Path) -> Result<(), CommandError> {
     std::fs::create_dir_all(target)?;
     let last = backup(&from, &Folder::new(target))?;
     println!("copied {} up to commit {} to {}", dir.display(), last.get(), target.display());
-    println!("to restore it: tidings serve --data {}", target.display());
+    println!("to restore it, serve with --data {}", target.display());
     Ok(())
 }
 

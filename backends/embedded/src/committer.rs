@@ -97,6 +97,8 @@ struct Batch<T: StoredTables> {
     number: CommitNumber,
     now: Timestamp,
     frame: Frame,
+    /// Whether it may take what needs space.
+    space: Space,
     /// The logs it touches, as it leaves them.
     logs: Overlay,
     /// What the changes so far read or write.
@@ -104,6 +106,13 @@ struct Batch<T: StoredTables> {
     good: Vec<Good<T>>,
     /// Those that are not made, and what they are told when the frame is durable: it may rest on what the frame does.
     told: Vec<(Asker<T>, Reply<T>)>,
+}
+
+/// Whether there is space for more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Enough,
+    Low,
 }
 
 /// A commit that was judged good.
@@ -143,9 +152,12 @@ impl<T: StoredTables> Committer<T> {
         let first_of_era = CommitNumber::new(self.era, last.get() % CommitNumber::PER_ERA + 1);
         let number = if last.era() == self.era { last.next() } else { first_of_era };
         let now = self.clock.now();
+        // A disk that cannot be asked will fail when it is written to; that tells more.
+        let low = self.disk.available().is_ok_and(|space| space < self.options.reserve_bytes);
         Batch {
             number,
             now,
+            space: if low { Space::Low } else { Space::Enough },
             frame: Frame::begin(std::mem::take(&mut self.work.memory), number, now),
             logs: std::mem::take(&mut self.work.overlay),
             subjects: HashSet::new(),
@@ -174,6 +186,9 @@ impl<T: StoredTables> Committer<T> {
             return;
         }
         let Job { commit, stored, answer } = job;
+        if batch.space == Space::Low && commit.operations.iter().any(takes_space) {
+            return batch.told.push((answer, Reply::Done(Err(CommitError::Store(StoreError::NoSpace)))));
+        }
         if stored.values().any(|read| read.is_stale(&state, &batch.logs)) {
             return batch.told.push((answer, Reply::Stale(commit)));
         }
@@ -237,10 +252,6 @@ impl<T: StoredTables> Committer<T> {
 
     /// Goes to the next file of the log, if need be and if there is space.
     fn make_room(&mut self, bytes: usize, last: CommitNumber) -> Result<(), StoreError> {
-        let space = self.disk.available().map_err(|error| self.stop(&error))?;
-        if space < self.options.reserve_bytes {
-            return Err(StoreError::NoSpace);
-        }
         match self.wal.make_room(bytes, last) {
             Ok(turned) => {
                 if turned {
@@ -329,6 +340,13 @@ impl StoredRead {
             let grown = self.through > self.status.tail && now.tail != self.status.tail;
             grown || now.floor != self.status.floor
         })
+    }
+}
+
+fn takes_space(operation: &Operation) -> bool {
+    match operation {
+        Operation::Create { .. } | Operation::Append(_) | Operation::Refer(_) => true,
+        Operation::Trim { .. } | Operation::Delete(_) => false,
     }
 }
 

@@ -24,6 +24,9 @@ pub enum OpenError {
         /// What does not belong there.
         name: String,
     },
+    /// A backup is made into an empty folder.
+    #[error("the backup's folder holds `{0}`; name an empty or new folder")]
+    NotEmpty(String),
     /// Of another version.
     #[error(
         "{name} has format version {found}, and this tidings reads version {expected}; use the tidings that wrote it"
@@ -46,8 +49,9 @@ pub enum OpenError {
     },
     /// A hole in the log of acknowledged commits.
     #[error(
-        "{name} is damaged at byte {offset}: commit {lost:?} cannot be read, though later ones can. Restore a backup, or \
-         give up everything from that commit on: tidings store truncate"
+        "{name} is damaged at byte {offset}: commit {} cannot be read, though later ones can. Restore a backup, or \
+         give up everything from that commit on: tidings store truncate",
+        lost.get()
     )]
     Rot {
         /// The file.

@@ -226,7 +226,9 @@ impl<T: StoredTables> State<T> {
             self.read_recent(log, slot, &mut rest, &mut records);
             return Ok(ReadPlan::Done(Page { records, status }));
         }
-        let recent = self.entries(log, slot).filter(|entry| entry.position > rest.after).cloned().collect();
+        // More than a page holds is not needed, whatever the files have.
+        let after = self.entries(log, slot).filter(|entry| entry.position > rest.after);
+        let recent = after.take(rest.records).cloned().collect();
         Ok(ReadPlan::Disk(DiskRead { log, span: rest, status, segments: self.segments.clone(), recent }))
     }
 

@@ -38,7 +38,8 @@ pub struct Options {
     pub wal_file_bytes: u64,
     /// A generation is written as a segment when it takes about this much memory.
     pub generation_bytes: usize,
-    /// New files are not begun with less than this left on the disk, so that segments can still be written.
+    /// With less than this left on the disk only what frees space is committed, so that what is in memory can still be
+    /// written.
     pub reserve_bytes: u64,
     /// A number that nobody outside knows; the salts of files come from it.
     pub secret: u64,

@@ -47,8 +47,7 @@ impl<T: StoredTables> Snapshot<T> {
     /// Reads what a start would read.
     pub fn load(disk: &dyn Disk) -> Result<Self, OpenError> {
         let Some(manifest) = Manifest::load(disk)? else {
-            let (folder, name) = ("the folder".to_owned(), "no MANIFEST".to_owned());
-            return Err(OpenError::Foreign { folder, name });
+            return Err(OpenError::damaged(MANIFEST, "it is missing: this is not a store"));
         };
         let mut state: State<T> = load_state(disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(disk, id).map(Arc::new));
@@ -145,8 +144,12 @@ fn check_segment(segment: &Segment, problems: &mut Vec<OpenError>) {
 pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError> {
     /// The store changes while it is copied; each time less is left to do.
     const ATTEMPTS: usize = 100;
-    if let Some(name) = to.list("").in_file("the backup's folder")?.into_iter().next() {
-        return Err(OpenError::Foreign { folder: "the backup's folder".to_owned(), name });
+    for name in to.list("").in_file("the backup's folder")? {
+        // Empty folders are left of a backup that could not be made.
+        let empty = name.ends_with('/') && to.list(&name).in_file(&name)?.is_empty();
+        if !empty {
+            return Err(OpenError::NotEmpty(name));
+        }
     }
     for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
         to.create_folder(folder).in_file(folder)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidings_engine::Follower;
 use tidings_engine::follow::History;
-use tidings_engine::log::{Commit, Page, Record, Span};
+use tidings_engine::log::{Commit, Page, Record, Span, StoreError};
 use tidings_model::Position;
 
 use crate::table::Store;
@@ -64,7 +64,11 @@ impl Streams {
     async fn begin(&self, key: &StreamKey, from: From) -> Result<(Reading, Position), StreamError> {
         let Found { stream, status } = self.describe(key).await?;
         if let Some(renewal) = self.renewal(key, &stream) {
-            self.store.commit(Commit::new().changing(renewal)).await?;
+            match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
+                // Reading goes on where nothing can be written.
+                Ok(_) | Err(StreamError::Store(StoreError::NoSpace)) => {}
+                Err(error) => return Err(error),
+            }
         }
         let after = match from {
             From::Start => Position::ZERO,

@@ -73,7 +73,7 @@ async fn a_store_can_be_looked_at_copied_while_it_runs_and_served_from_the_copy(
     let copy = copy.to_str().expect("a path in UTF-8");
     let exit = Process::run(&["store", "backup", &data, copy]).await;
     assert_eq!(exit.status.code(), Some(0), "{}", exit.stderr);
-    assert!(exit.stdout.contains("to restore it: tidings serve --data"), "{}", exit.stdout);
+    assert!(exit.stdout.contains("to restore it, serve with --data"), "{}", exit.stdout);
     let exit = Process::run(&["store", "backup", &data, copy]).await;
     assert_eq!(exit.status.code(), Some(1), "a backup does not write over another");
     server.kill().await;
@@ -119,5 +119,5 @@ async fn what_is_wrong_with_the_data_folder_is_told() {
     assert!(exit.stderr.contains("holiday.jpg") && exit.stderr.contains("--data"), "{}", exit.stderr);
     let exit = Process::run(&["store", "check", "/no/such/folder"]).await;
     assert_eq!(exit.status.code(), Some(1));
-    assert!(exit.stderr.contains("is not a folder"), "{}", exit.stderr);
+    assert!(exit.stderr.contains("is not a store's folder"), "{}", exit.stderr);
 }

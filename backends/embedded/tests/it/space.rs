@@ -68,6 +68,13 @@ async fn writes_are_refused_before_the_last_space_is_gone() {
     assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
     disk.set_capacity(Some(disk.used() + (1 << 21)));
     store.commit(create()).await.expect("enough is left");
+    disk.set_capacity(Some(disk.used() + 1_000));
+    let append = Commit::new().with(Append::new(log, vec![Bytes::from_static(b"x")]));
+    store.commit(append).await.expect_err("too little is left");
+    store
+        .commit(Commit::new().with(Operation::Delete(log)))
+        .await
+        .expect("what frees space is always accepted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
