@@ -10,6 +10,10 @@ use tidings_testing::Process;
 /// Rounds in every run of the tests; `make test-all` sets more.
 const ROUNDS: u64 = 20;
 const WRITERS: u64 = 8;
+/// Streams that one writer has at a time, so that checking them all stays quick.
+const LIVING_MAX: usize = 40;
+/// Deleted streams that are looked for again after each kill.
+const DELETED_MAX: usize = 40;
 
 fn rounds() -> u64 {
     std::env::var("TIDINGS_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
@@ -51,14 +55,14 @@ impl Writer {
                 self.living().filter(|(_, told)| !told.closed).map(|(id, _)| id.clone()).collect();
             let living: Vec<String> = self.living().map(|(id, _)| id.clone()).collect();
             let (step, request) = match self.chance.u8(..100) {
-                0..10 => self.create(&client, &base),
+                0..10 if living.len() < LIVING_MAX => self.create(&client, &base),
                 10..13 if !open.is_empty() => {
                     let id = self.chance.choice(open).expect("there is one");
                     let request =
                         client.post(format!("{base}/v1/k/stream/{id}")).header("stream-closed", "true");
                     (Unsure::Close(id), request)
                 }
-                13..15 if living.len() > 3 => {
+                13..16 if living.len() > 3 => {
                     let id = self.chance.choice(living).expect("there is one");
                     (Unsure::Delete(id.clone()), client.delete(format!("{base}/v1/k/stream/{id}")))
                 }
@@ -128,6 +132,11 @@ impl Writer {
             if answer.status() == 200 {
                 self.streams.insert(id.clone(), Told::default());
             }
+        }
+        let deleted = self.streams.iter().filter(|(_, told)| told.deleted).map(|(id, _)| id.clone());
+        let deleted: Vec<String> = deleted.collect();
+        for id in deleted.iter().take(deleted.len().saturating_sub(DELETED_MAX)) {
+            self.streams.remove(id);
         }
         let ids: Vec<String> = self.streams.keys().cloned().collect();
         for id in ids {
