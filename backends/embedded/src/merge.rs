@@ -15,11 +15,12 @@ use crate::tables::StoredTables;
 /// So many neighbours of about the same size are merged, and a size is so many times the one below.
 const WIDTH: u32 = 8;
 
-/// Merges once, where it is most worth it. `false` when it is nowhere.
-pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>) -> io::Result<bool> {
+/// Merges once, where it is most worth it. `false` when it is nowhere. `give_way` is called again and again: merging can
+/// wait, others cannot.
+pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
     let segments = files.shared.read().segments.clone();
     match worth_merging(files, &segments)? {
-        Some(range) => merge(files, &segments[range]).map(|()| true),
+        Some(range) => merge(files, &segments[range], give_way).map(|()| true),
         None => Ok(false),
     }
 }
@@ -66,7 +67,7 @@ fn dead_bytes<T: StoredTables>(files: &Files<T>, segment: &Segment) -> io::Resul
 }
 
 /// Writes neighbours as one segment without what is dead, and puts it in their place.
-fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>]) -> io::Result<()> {
+fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: &dyn Fn()) -> io::Result<()> {
     let floors = |log: LogId| files.shared.read().logs.get(log).map(|slot| slot.state.status().floor);
     let shared =
         sources.iter().map(|source| source.all_shared()).collect::<Result<Vec<_>, _>>().map_err(broken)?;
@@ -75,7 +76,7 @@ fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>]) -> io::Res
         files.new_file(),
         |writer| {
             wanted.keys().for_each(|(origin, _)| writer.announce(*origin));
-            merge_runs(writer, sources, &shared, &floors)
+            merge_runs(writer, sources, &shared, &floors, give_way)
         },
         |key| {
             let (segment, shared) = wanted[&key];
@@ -152,10 +153,12 @@ fn merge_runs(
     segments: &[Arc<Segment>],
     shared: &[Vec<SharedRecord>],
     floor: &impl Fn(LogId) -> Option<Position>,
+    give_way: &dyn Fn(),
 ) -> io::Result<()> {
     let mut cursors: Vec<_> =
         segments.iter().map(|segment| Cursor::new(segment)).collect::<io::Result<_>>()?;
     while let Some(log) = cursors.iter().filter_map(|cursor| cursor.head.map(|entry| entry.log)).min() {
+        give_way();
         let floor = floor(log);
         for (cursor, shared) in cursors.iter_mut().zip(shared) {
             while let Some(entry) = cursor.head.filter(|entry| entry.log == log) {

@@ -104,9 +104,7 @@ impl Tender {
 
     /// Waits until no generation is being written, unless that may take for ever for want of space.
     pub(crate) fn wait_unless_starved(&self) {
-        let busy =
-            |orders: &Orders| orders.writing && !orders.starved && orders.failed.is_none() && !orders.stop;
-        drop(self.desk.wait_while(self.desk.lock(), busy));
+        self.desk.let_flush_go_first();
     }
 
     /// Whether a generation waits for space.
@@ -159,6 +157,8 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk) {
         orders.restock = false;
         let generation = orders.generation.take();
         drop(orders);
+        // First, so that commits need not wait for a file while the generation is written.
+        desk.settle(|| unless_full(flusher.restock()));
         if let Some(generation) = generation {
             desk.settle(|| flusher.write(&generation));
             let mut orders = desk.lock();
@@ -167,8 +167,16 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk) {
             drop(orders);
             desk.changed.notify_all();
         }
-        desk.settle(|| flusher.restock());
-        desk.settle(|| flusher.melt());
+        desk.settle(|| unless_full(flusher.restock()));
+        desk.settle(|| unless_full(flusher.melt()));
+    }
+}
+
+/// What can wait for another time is not tried again and again for want of space: writing a generation may bring some.
+fn unless_full(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+        result => result,
     }
 }
 
@@ -186,7 +194,7 @@ fn merge<T: StoredTables>(files: &Files<T>, desk: &Desk) {
         let mut more = healthy;
         while more && !desk.lock().stop {
             more = false;
-            desk.settle(|| match merge_once(files) {
+            desk.settle(|| match merge_once(files, &|| desk.let_flush_go_first()) {
                 Ok(merged) => {
                     more = merged;
                     Ok(())
@@ -229,6 +237,13 @@ impl Desk {
                 }
             }
         }
+    }
+
+    /// Waits while a generation is being written, unless that waits for space, which merging may bring.
+    fn let_flush_go_first(&self) {
+        let flushing =
+            |orders: &Orders| orders.writing && !orders.starved && orders.failed.is_none() && !orders.stop;
+        drop(self.wait_while(self.lock(), flushing));
     }
 
     fn is_over(&self) -> bool {
