@@ -339,3 +339,26 @@ async fn a_commit_larger_than_a_file_is_refused_alone() {
     assert!(one.is_ok() && two.is_ok() && three.is_ok());
     assert_eq!(payloads(&store, log).await.len(), 3);
 }
+
+#[tokio::test]
+async fn a_damaged_segment_stops_merging_and_nothing_else() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, roomy()).expect("new");
+    let (old, new) = (new_log(&store).await, new_log(&store).await);
+    for _ in 0..7 {
+        append(&store, old, vec![7; 5_000]).await;
+        store.flush().expect("written");
+    }
+    store.tend().expect("merged");
+    drop(store);
+    let segments = disk.list("segments").expect("listed");
+    assert_eq!(segments.len(), 7, "one more makes a merge");
+    disk.rot(&format!("segments/{}", segments[0]), 2_000);
+    let store = open(&disk, roomy()).expect("the damage is not seen at once");
+    append(&store, new, vec![7; 5_000]).await;
+    store.flush().expect("written");
+    store.tend().expect("the merge is given up");
+    append(&store, new, "goes on").await;
+    assert_eq!(payloads(&store, new).await.len(), 2);
+    assert!(store.read(old, Span::after(Position::ZERO)).await.is_err(), "who reads what is damaged is told");
+}
