@@ -33,19 +33,35 @@ impl<T> Files<T> {
     }
 
     /// Makes other files count, durably, and then lets readers see it. One at a time, so that the list of segments that
-    /// readers have is always that of the manifest.
+    /// readers have is always that of the manifest. `new` are the files that come in with it.
     pub(crate) fn replace(
         &self,
+        new: &[String],
         edit: impl FnOnce(&mut Manifest),
         show: impl FnOnce(&mut State<T>),
     ) -> io::Result<()> {
         let mut manifest = self.lock();
         let mut edited = manifest.clone();
         edit(&mut edited);
-        edited.store(&*self.disk)?;
+        if let Err(error) = edited.store(&*self.disk) {
+            return Err(self.give_up(new, error));
+        }
         *manifest = edited;
         show(&mut self.shared.write());
         Ok(())
+    }
+
+    /// Removes new files that did not come to count for want of space; what is to be told then. After any other error
+    /// a manifest may count them already.
+    pub(crate) fn give_up(&self, new: &[String], error: io::Error) -> io::Error {
+        if error.kind() == io::ErrorKind::StorageFull {
+            for name in new {
+                if let Err(worse) = self.disk.remove(name) {
+                    return worse;
+                }
+            }
+        }
+        error
     }
 
     /// Writes a segment; none, and no file, when there is nothing to write. Half a file is not left behind.

@@ -9,7 +9,7 @@ use tidings_engine::log::plan::Stored;
 
 use crate::checkpoint::{self, load_state, store_base, store_delta};
 use crate::files::Files;
-use crate::segment::{self, broken};
+use crate::segment::broken;
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::state::{Entry, Generation, State};
 use crate::tables::StoredTables;
@@ -54,20 +54,13 @@ impl<T: StoredTables> Flusher<T> {
                 |key| Ok(payloads.borrow()[&key].clone()),
             )?;
         }
-        let remove_segment = |error: io::Error| -> io::Error {
-            // Only when it cannot be that a manifest counts it already.
-            if error.kind() == io::ErrorKind::StorageFull
-                && let Some(segment) = &segment
-                && let Err(error) = self.files.disk.remove(&segment::file_name(segment.id))
-            {
-                return error;
-            }
-            error
-        };
+        let mut new: Vec<String> = segment.iter().map(|segment| segment.name().to_owned()).collect();
         let delta = self.files.new_file();
         let written = self.files.write_checkpoint(delta, |disk| store_delta(disk, delta, generation));
-        let bytes = written.map_err(remove_segment)?;
-        let counted = self.files.replace(
+        let bytes = written.map_err(|error| self.files.give_up(&new, error))?;
+        new.push(checkpoint::file_name(delta));
+        self.files.replace(
+            &new,
             |manifest| {
                 manifest.segments.extend(segment.iter().map(|segment| segment.id));
                 manifest.deltas.push(delta);
@@ -81,13 +74,7 @@ impl<T: StoredTables> Flusher<T> {
                     state.evict();
                 }
             },
-        );
-        if let Err(error) = counted {
-            if error.kind() == io::ErrorKind::StorageFull {
-                self.files.disk.remove(&checkpoint::file_name(delta))?;
-            }
-            return Err(remove_segment(error));
-        }
+        )?;
         self.delta_bytes += bytes;
         Ok(())
     }
@@ -101,19 +88,14 @@ impl<T: StoredTables> Flusher<T> {
         let state: State<T> = load_state(&*self.files.disk, &old).map_err(broken)?;
         let id = self.files.new_file();
         let bytes = self.files.write_checkpoint(id, |disk| store_base(disk, id, &state))?;
-        let counted = self.files.replace(
+        self.files.replace(
+            &[checkpoint::file_name(id)],
             |manifest| {
                 manifest.base = Some(id);
                 manifest.deltas.clear();
             },
             |_| {},
-        );
-        if let Err(error) = counted {
-            if error.kind() == io::ErrorKind::StorageFull {
-                self.files.disk.remove(&checkpoint::file_name(id))?;
-            }
-            return Err(error);
-        }
+        )?;
         (self.base_bytes, self.delta_bytes) = (bytes, 0);
         for id in old.deltas.into_iter().chain(old.base) {
             self.files.disk.remove(&checkpoint::file_name(id))?;

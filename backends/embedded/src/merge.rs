@@ -8,7 +8,7 @@ use tidings_engine::log::plan::Stored;
 use tidings_model::{LogId, Position};
 
 use crate::files::Files;
-use crate::segment::{self, Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
+use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::tables::StoredTables;
 
@@ -89,7 +89,9 @@ fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: 
         let first = first.expect("a source of a merge counts until it is done");
         first..first + sources.len()
     };
-    let counted = files.replace(
+    let new: Vec<String> = merged.iter().map(|segment| segment.name().to_owned()).collect();
+    files.replace(
+        &new,
         |manifest| {
             let range = place(&manifest.segments);
             manifest.segments.splice(range, merged.iter().map(|segment| segment.id));
@@ -100,15 +102,7 @@ fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: 
             list.splice(range, merged.clone());
             state.segments = Arc::new(list);
         },
-    );
-    if let Err(error) = counted {
-        if error.kind() == io::ErrorKind::StorageFull
-            && let Some(merged) = &merged
-        {
-            files.disk.remove(&segment::file_name(merged.id))?;
-        }
-        return Err(error);
-    }
+    )?;
     for source in sources {
         files.disk.remove(source.name())?;
     }

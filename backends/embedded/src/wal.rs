@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -26,7 +27,8 @@ pub const FIRST_FRAME: u64 = 2 * ALIGNMENT as u64;
 
 const MAGIC: &[u8; 8] = b"tidingsW";
 const VERSION: u32 = 1;
-const ZEROS: usize = 1 << 20;
+/// How much of a file is read or filled at a time.
+const WINDOW: usize = 1 << 20;
 
 /// The log as its one writer has it.
 pub struct Wal {
@@ -53,6 +55,8 @@ pub struct Shelf {
     disk: Arc<dyn Disk>,
     file_bytes: u64,
     stock: Mutex<Stock>,
+    /// How many files are full, to be asked without the lock: making a file holds that for long.
+    full: AtomicUsize,
 }
 
 struct Stock {
@@ -147,7 +151,7 @@ impl Wal {
 
     /// Files that are full and may still be needed.
     pub fn full_files(&self) -> usize {
-        self.shelf.stock().full.len()
+        self.shelf.full.load(Ordering::Relaxed)
     }
 
     /// Makes sure that a frame of so many bytes can be written, going to the next file if need be; says whether it
@@ -164,6 +168,7 @@ impl Wal {
         };
         let full = std::mem::replace(&mut self.current, next);
         stock.full.push_back((full, last));
+        self.shelf.full.store(stock.full.len(), Ordering::Relaxed);
         self.offset = FIRST_FRAME;
         Ok(true)
     }
@@ -189,6 +194,7 @@ impl Shelf {
             let (file, _) = stock.full.pop_front().expect("there is one");
             stock.empty.push(file);
         }
+        self.full.store(stock.full.len(), Ordering::Relaxed);
         if stock.next.is_none() {
             let next = stock.prepare(&*self.disk, self.file_bytes)?;
             stock.next = Some(next);
@@ -229,14 +235,7 @@ impl Stock {
         let name = format!("{FOLDER}/{:06}", self.next_name);
         let file = disk.create(&name)?;
         let fill = || -> io::Result<()> {
-            let zeros = vec![0; ZEROS.min(file_bytes as usize)];
-            let mut offset = 0;
-            while offset < file_bytes {
-                let length = (file_bytes - offset).min(zeros.len() as u64);
-                file.write_at(offset, &zeros[..length as usize])?;
-                offset += length;
-            }
-            file.sync()?;
+            write_zeros(&*file, 0, file_bytes)?;
             disk.sync_folder(FOLDER)
         };
         if let Err(error) = fill() {
@@ -247,6 +246,17 @@ impl Stock {
         self.next_name += 1;
         Ok(WalFile { name, file, sequence: 0, salt: 0 })
     }
+}
+
+/// Fills a stretch of a file with zeros, durably.
+fn write_zeros(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
+    let zeros = vec![0; WINDOW];
+    while offset < end {
+        let part = (end - offset).min(zeros.len() as u64);
+        file.write_at(offset, &zeros[..part as usize])?;
+        offset += part;
+    }
+    file.sync()
 }
 
 fn header(sequence: u64, salt: u64) -> Vec<u8> {
@@ -428,7 +438,8 @@ impl Files {
             Some(current) => current,
             None => (stock.prepare(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME),
         };
-        let shelf = Arc::new(Shelf { disk: disk.clone(), file_bytes, stock: Mutex::new(stock) });
+        let full = AtomicUsize::new(stock.full.len());
+        let shelf = Arc::new(Shelf { disk: disk.clone(), file_bytes, stock: Mutex::new(stock), full });
         let wal = Wal { disk, file_bytes, current, offset, chain: end.chain, shelf: shelf.clone() };
         Ok((wal, shelf))
     }
@@ -458,7 +469,7 @@ impl WalFile {
     /// A file without a header was just being made, so it has no content; or both copies of its header are damaged.
     fn refuse_content(&self) -> Result<(), OpenError> {
         let length = self.file.len().in_file(&self.name)?;
-        let mut window = vec![0; ZEROS];
+        let mut window = vec![0; WINDOW];
         let mut offset = FIRST_FRAME;
         while offset < length {
             let bytes = ((length - offset) as usize).min(window.len());
@@ -472,21 +483,15 @@ impl WalFile {
     }
 
     /// Fills the rest of the file with zeros.
-    fn clear_from(&self, mut offset: u64) -> Result<(), OpenError> {
+    fn clear_from(&self, offset: u64) -> Result<(), OpenError> {
         let length = self.file.len().in_file(&self.name)?;
-        let zeros = vec![0; ZEROS];
-        while offset < length {
-            let part = (length - offset).min(ZEROS as u64);
-            self.file.write_at(offset, &zeros[..part as usize]).in_file(&self.name)?;
-            offset += part;
-        }
-        self.file.sync().in_file(&self.name)
+        write_zeros(&*self.file, offset, length).in_file(&self.name)
     }
 
     /// Whether there is a frame from here on whose commit comes after the given one.
     fn has_frame_after(&self, start: u64, last: CommitNumber) -> Result<bool, OpenError> {
         let length = self.file.len().in_file(&self.name)?;
-        let mut window = vec![0; ZEROS];
+        let mut window = vec![0; WINDOW];
         let mut offset = start;
         while offset < length {
             let bytes = ((length - offset) as usize).min(window.len());

@@ -1,8 +1,8 @@
 //! How streams end: deleted, expired, or let go by their last fork.
 
-use tidings_engine::log::{Commit, CommitError, Operation};
+use tidings_engine::log::{Commit, Operation};
 
-use crate::table::{Cause, Change, Declined};
+use crate::table::{Cause, Change};
 use crate::{Stream, StreamError, StreamKey, Streams};
 
 /// How many streams one sweep looks at before it lets others work.
@@ -84,19 +84,11 @@ impl Streams {
         let mut fork = stream.fork.clone();
         while let Some(ended) = fork {
             let Some(source) = self.store.find(&ended.source).await? else { return Ok(()) };
-            let change = Change::Remove {
-                key: ended.source.clone(),
-                log: source.stream.log,
-                cause: Cause::Unreferenced,
-            };
-            let commit = Commit::new().with(Operation::Delete(source.stream.log)).changing(change);
-            match self.store.commit(commit).await {
-                Ok(_) => fork = source.stream.fork.clone(),
+            match self.remove(&ended.source, &source.stream, Cause::Unreferenced).await {
+                Ok(()) => fork = source.stream.fork.clone(),
                 // It is in use, has other forks, or somebody else ended it.
-                Err(CommitError::Declined(Declined::NotDue | Declined::HasForks | Declined::NotThere)) => {
-                    return Ok(());
-                }
-                Err(error) => return Err(error.into()),
+                Err(StreamError::NotFound | StreamError::Contended) => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
