@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
 
 use tidings_model::LogId;
 use tokio::sync::watch;
@@ -21,10 +22,31 @@ pub struct Bus {
 #[derive(Debug, Default)]
 struct Shard {
     /// Only logs that somebody listens to have an entry.
-    logs: Mutex<HashMap<LogId, watch::Sender<()>>>,
+    logs: Mutex<HashMap<LogId, Ears>>,
     /// How many entries there are, to be asked without the lock: a fan-out wakes thousands of logs, of which few are
     /// listened to.
     len: AtomicUsize,
+}
+
+/// Who listens to one log.
+#[derive(Debug)]
+struct Ears {
+    /// Those that wait.
+    waiting: watch::Sender<()>,
+    /// Those that are called. Shared with whoever is calling them.
+    called: Arc<Vec<Waker>>,
+}
+
+impl Default for Ears {
+    fn default() -> Self {
+        Self { waiting: watch::Sender::new(()), called: Arc::default() }
+    }
+}
+
+impl Ears {
+    fn count(&self) -> usize {
+        self.waiting.receiver_count() + self.called.len()
+    }
 }
 
 impl Default for Bus {
@@ -41,13 +63,35 @@ impl Bus {
 
     /// Listens to a log. What happens from now on is heard, also before the first [`Listener::woken`].
     pub fn listen(&self, log: LogId) -> Listener {
+        let changes = self.enter(log, |ears| ears.waiting.subscribe());
+        Listener { bus: self.clone(), log, changes: Some(changes) }
+    }
+
+    /// Has a waker called, again and again, until what is returned is dropped, and perhaps once more. It is called by
+    /// whoever makes something visible, so it must be quick.
+    pub fn attach(&self, log: LogId, waker: Waker) -> Attachment {
+        self.enter(log, |ears| Arc::make_mut(&mut ears.called).push(waker.clone()));
+        Attachment { bus: self.clone(), log, waker }
+    }
+
+    fn enter<R>(&self, log: LogId, enter: impl FnOnce(&mut Ears) -> R) -> R {
         let shard = self.shard(log);
         let mut logs = shard.lock();
-        let changes = logs.entry(log).or_insert_with(|| watch::Sender::new(())).subscribe();
+        let entered = enter(logs.entry(log).or_default());
         // Before the caller reads: whoever makes something visible after that read sees it.
         shard.len.store(logs.len(), Ordering::SeqCst);
-        drop(logs);
-        Listener { bus: self.clone(), log, changes: Some(changes) }
+        entered
+    }
+
+    fn leave(&self, log: LogId, leave: impl FnOnce(&mut Ears)) {
+        let shard = self.shard(log);
+        let mut logs = shard.lock();
+        let Some(ears) = logs.get_mut(&log) else { return };
+        leave(ears);
+        if ears.count() == 0 {
+            logs.remove(&log);
+            shard.len.store(logs.len(), Ordering::SeqCst);
+        }
     }
 
     /// Tells all listeners of a log to look again.
@@ -56,14 +100,20 @@ impl Bus {
         if shard.len.load(Ordering::SeqCst) == 0 {
             return;
         }
-        if let Some(listeners) = shard.lock().get(&log) {
-            listeners.send_replace(());
-        }
+        let called = match shard.lock().get(&log) {
+            Some(ears) => {
+                ears.waiting.send_replace(());
+                ears.called.clone()
+            }
+            None => return,
+        };
+        // Without the lock: whoever is called may be the last to hold somebody who then leaves.
+        called.iter().for_each(Waker::wake_by_ref);
     }
 
     /// How many listen to a log.
     pub fn listeners(&self, log: LogId) -> usize {
-        self.shard(log).lock().get(&log).map_or(0, watch::Sender::receiver_count)
+        self.shard(log).lock().get(&log).map_or(0, Ears::count)
     }
 
     /// How many logs are listened to.
@@ -77,7 +127,7 @@ impl Bus {
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, watch::Sender<()>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Ears>> {
         self.logs.lock().expect("nobody panics while holding a shard")
     }
 }
@@ -102,13 +152,26 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let shard = self.bus.shard(self.log);
-        let mut logs = shard.lock();
-        self.changes.take();
-        if logs.get(&self.log).is_some_and(|listeners| listeners.receiver_count() == 0) {
-            logs.remove(&self.log);
-            shard.len.store(logs.len(), Ordering::SeqCst);
-        }
+        let changes = self.changes.take();
+        self.bus.leave(self.log, |_| drop(changes));
+    }
+}
+
+/// A waker that is called when a log has changed, until this is dropped.
+#[derive(Debug)]
+pub struct Attachment {
+    bus: Bus,
+    log: LogId,
+    waker: Waker,
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.bus.leave(self.log, |ears| {
+            if let Some(at) = ears.called.iter().position(|waker| waker.will_wake(&self.waker)) {
+                Arc::make_mut(&mut ears.called).swap_remove(at);
+            }
+        });
     }
 }
 
@@ -142,10 +205,37 @@ mod tests {
     fn nothing_is_left_of_listeners_that_went_away() {
         let bus = Bus::new();
         let first = bus.listen(LogId::new(1));
-        let second = bus.listen(LogId::new(1));
+        let second = bus.attach(LogId::new(1), Waker::from(Arc::new(Calls::default())));
+        assert_eq!(bus.listeners(LogId::new(1)), 2);
         drop(first);
         assert_eq!(bus.listened(), 1);
         drop(second);
+        assert_eq!(bus.listened(), 0);
+    }
+
+    #[derive(Default)]
+    struct Calls(AtomicUsize);
+
+    impl std::task::Wake for Calls {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_attached_waker_is_called_each_time_until_it_is_let_go() {
+        let bus = Bus::new();
+        let calls = Arc::new(Calls::default());
+        let attachment = bus.attach(LogId::new(1), Waker::from(calls.clone()));
+        let other = bus.attach(LogId::new(1), Waker::from(Arc::new(Calls::default())));
+        bus.wake(LogId::new(1));
+        bus.wake(LogId::new(2));
+        bus.wake(LogId::new(1));
+        assert_eq!(calls.0.load(Ordering::SeqCst), 2);
+        drop(attachment);
+        bus.wake(LogId::new(1));
+        assert_eq!(calls.0.load(Ordering::SeqCst), 2);
+        drop(other);
         assert_eq!(bus.listened(), 0);
     }
 }

@@ -1,13 +1,15 @@
 //! What every capability stands on: publish, append, match, deliver, without a capability's nouns.
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
-//! once), [`bus`] (who is woken when), [`matching`] (patterns to subscribers), [`clock`] and [`chance`].
+//! once), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`] (patterns
+//! to subscribers), [`clock`] and [`chance`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
 pub mod bus;
 pub mod chance;
 pub mod clock;
+pub mod deliver;
 pub mod follow;
 pub mod log;
 pub mod matching;

@@ -43,6 +43,8 @@ pub const CONNECTIONS: usize = 50_000;
 pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the other side of an HTTP/2 connection is asked whether it is there.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Bytes of encoded records that are kept for the live readers of one log that are behind.
+pub const RING_BYTES: usize = 256 * 1024;
 /// Live readers of one stream.
 pub const READERS_PER_STREAM: usize = 10_000;
 /// How long a long-poll waits at the tail.

@@ -1,0 +1,236 @@
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Wake, Waker};
+
+use tidings_model::Position;
+
+use super::channels::{Limits, Place, Queue};
+use super::{Encode, Frame, Lost, Source};
+use crate::Bus;
+use crate::bus::Attachment;
+
+/// One log in one wire form: the frames of late, and who hears them.
+pub struct Channel {
+    pub(super) source: Arc<dyn Source>,
+    pub(super) encode: Arc<dyn Encode>,
+    pub(super) limits: Limits,
+    state: Mutex<State>,
+    queue: Queue,
+    /// Something may be new since the pump looked.
+    pub(super) stale: AtomicBool,
+    /// The pump knows that it has to look.
+    pub(super) queued: AtomicBool,
+    _attachment: Attachment,
+    _place: Place,
+}
+
+/// What is new, and where everybody is.
+#[derive(Default)]
+pub(super) struct State {
+    /// Up to where records have become frames.
+    pub(super) head: Position,
+    /// Number of the first frame in the ring.
+    first: u64,
+    ring: VecDeque<Frame>,
+    bytes: usize,
+    /// Nothing more will come.
+    pub(super) ended: Option<End>,
+    /// The pump is about to wake everybody and to look then what is still needed.
+    waking: bool,
+    readers: Vec<Option<Reader>>,
+    vacant: Vec<usize>,
+}
+
+/// Why nothing more comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The log was closed; the last frame says so.
+    Closed,
+    /// It cannot be read any more.
+    Lost,
+}
+
+/// What a channel knows of a reader.
+#[derive(Default)]
+struct Reader {
+    waker: Option<Waker>,
+    /// The number of its next frame, when it reads from the ring.
+    next: Option<u64>,
+}
+
+impl Channel {
+    pub(super) fn new(
+        place: Place,
+        bus: &Bus,
+        queue: Queue,
+        limits: Limits,
+        source: Arc<dyn Source>,
+        encode: Arc<dyn Encode>,
+        head: Position,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
+            source,
+            encode,
+            limits,
+            state: Mutex::new(State { head, ..State::default() }),
+            queue,
+            stale: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
+            _attachment: bus.attach(place.log(), Waker::from(Arc::new(Look(this.clone())))),
+            _place: place,
+        })
+    }
+
+    /// Has the pump look at the log again.
+    pub(super) fn look(self: &Arc<Self>) {
+        self.stale.store(true, Ordering::SeqCst);
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            // Without pumps the server has stopped.
+            let _ = self.queue.send(self.clone());
+        }
+    }
+
+    /// How many listen.
+    pub(super) fn readers(&self) -> usize {
+        let state = self.lock();
+        state.readers.len() - state.vacant.len()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding a channel")
+    }
+}
+
+/// What the bus calls when the log has changed.
+struct Look(Weak<Channel>);
+
+impl Wake for Look {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(channel) = self.0.upgrade() {
+            channel.look();
+        }
+    }
+}
+
+impl State {
+    pub(super) fn enter(&mut self) -> usize {
+        match self.vacant.pop() {
+            Some(slot) => {
+                self.readers[slot] = Some(Reader::default());
+                slot
+            }
+            None => {
+                self.readers.push(Some(Reader::default()));
+                self.readers.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn leave(&mut self, slot: usize) {
+        self.readers[slot] = None;
+        self.vacant.push(slot);
+        self.forget_heard();
+    }
+
+    /// Notes whom to wake when there is more.
+    pub(super) fn wait(&mut self, slot: usize, waker: &Waker) {
+        if let Some(reader) = &mut self.readers[slot] {
+            match &reader.waker {
+                Some(known) if known.will_wake(waker) => {}
+                _ => reader.waker = Some(waker.clone()),
+            }
+        }
+    }
+
+    /// Notes where a reader is in the ring; none when it reads the log.
+    pub(super) fn note(&mut self, slot: usize, next: Option<u64>) {
+        let Some(reader) = &mut self.readers[slot] else { return };
+        let before = std::mem::replace(&mut reader.next, next);
+        // It may have been the last that needed the oldest frames.
+        if before == Some(self.first) && !self.waking {
+            self.forget_heard();
+        }
+    }
+
+    /// The number of the frame that begins just after a position; that of the next one if it is the head.
+    pub(super) fn locate(&self, after: Position) -> Option<u64> {
+        if let Some(at) = self.ring.iter().position(|frame| frame.after == after) {
+            return Some(self.first + at as u64);
+        }
+        (after == self.head).then(|| self.end())
+    }
+
+    /// The frames from a number on; none if the first of them are gone.
+    pub(super) fn frames(&self, next: u64) -> Option<impl Iterator<Item = &Frame>> {
+        let skip = next.checked_sub(self.first)?;
+        Some(self.ring.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)))
+    }
+
+    /// The number that the next frame will have.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.ring.len() as u64
+    }
+
+    pub(super) fn push(&mut self, frame: Frame, ring_bytes: usize) {
+        self.head = frame.next;
+        self.waking = true;
+        if frame.closed {
+            self.ended = Some(End::Closed);
+        }
+        self.bytes += frame.bytes.len();
+        self.ring.push_back(frame);
+        // The newest stays, however large it is: most readers are about to take it.
+        while self.bytes > ring_bytes && self.ring.len() > 1 {
+            self.drop_first();
+        }
+    }
+
+    /// Ends the channel without a last word.
+    pub(super) fn lose(&mut self, _: Lost) {
+        self.ended.get_or_insert(End::Lost);
+    }
+
+    /// Whether it has ended though its log may go on.
+    pub(super) fn is_lost(&self) -> bool {
+        self.ended == Some(End::Lost)
+    }
+
+    /// All who want to be woken.
+    pub(super) fn wakers(&self) -> Vec<Waker> {
+        self.readers.iter().flatten().filter_map(|reader| reader.waker.clone()).collect()
+    }
+
+    /// Everybody was woken.
+    pub(super) fn woken(&mut self) {
+        self.waking = false;
+        self.forget_heard();
+    }
+
+    /// Lets go of frames that all readers of the ring have heard.
+    fn forget_heard(&mut self) {
+        if self.ring.is_empty() || self.ended.is_some() {
+            // The last frame of a closed log is for those who come from history.
+            return;
+        }
+        let needed = self.readers.iter().flatten().filter_map(|reader| reader.next).min();
+        let needed = needed.unwrap_or(self.end());
+        while self.first < needed && !self.ring.is_empty() {
+            self.drop_first();
+        }
+        if self.ring.is_empty() {
+            self.ring.shrink_to(1);
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(frame) = self.ring.pop_front() {
+            self.bytes -= frame.bytes.len();
+            self.first += 1;
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! From the log to the ring, and from the ring to those who wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tidings_model::{LogId, Position};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::channel::Channel;
+use super::channels::Queue;
+use super::{Batch, Frame};
+use crate::log::{Boundary, Page, Span};
+
+/// Being woken may mean writing to a socket: after so many, others get their turn.
+const WAKES_PER_TURN: usize = 64;
+
+/// The tasks that look after channels; a channel is always looked after by the same one.
+pub(super) struct Pumps {
+    queues: Vec<Queue>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Pumps {
+    pub(super) fn of(&self, log: LogId) -> Queue {
+        self.queues[log.get() as usize % self.queues.len()].clone()
+    }
+}
+
+impl Drop for Pumps {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Starts as many as there are processors.
+pub(super) fn start() -> Pumps {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let (queues, tasks) = (0..count)
+        .map(|_| {
+            let (queue, stale) = mpsc::unbounded_channel();
+            (queue, tokio::spawn(run(stale)))
+        })
+        .unzip();
+    Pumps { queues, tasks }
+}
+
+/// The queue is bounded by the number of channels: each is in it at most once.
+async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
+    let mut working = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            channel = stale.recv() => match channel {
+                Some(channel) => working.push(look_after(channel)),
+                None => return,
+            },
+            Some(()) = working.next() => {}
+        }
+    }
+}
+
+/// Brings a channel up to date. Nobody else does while it is marked as queued.
+async fn look_after(channel: Arc<Channel>) {
+    loop {
+        channel.stale.store(false, Ordering::SeqCst);
+        advance(&channel).await;
+        channel.queued.store(false, Ordering::SeqCst);
+        // What came before that did not queue it and is ours to see; what comes after queues it again.
+        if !channel.stale.load(Ordering::SeqCst) || channel.queued.swap(true, Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+/// Reads all that is new, makes frames of it and wakes the readers.
+async fn advance(channel: &Arc<Channel>) {
+    loop {
+        let head = {
+            let state = channel.lock();
+            if state.ended.is_some() {
+                return;
+            }
+            state.head
+        };
+        let span = Span { bytes: channel.limits.read_bytes, ..Span::after(head) };
+        let read = channel.source.read(span).await;
+        let mut more = false;
+        let wakers = match read {
+            Err(lost) => {
+                let mut state = channel.lock();
+                state.lose(lost);
+                state.wakers()
+            }
+            Ok(page) => {
+                more = page.last(head) < page.status.tail && !page.records.is_empty();
+                let frames = frames(channel, head, &page);
+                if frames.is_empty() {
+                    return;
+                }
+                let mut state = channel.lock();
+                for frame in frames {
+                    state.push(frame, channel.limits.ring_bytes);
+                }
+                state.wakers()
+            }
+        };
+        for some in wakers.chunks(WAKES_PER_TURN) {
+            some.iter().for_each(|waker| waker.wake_by_ref());
+            tokio::task::yield_now().await;
+        }
+        channel.lock().woken();
+        if !more {
+            return;
+        }
+    }
+}
+
+/// A frame for each append, so that readers see what belongs together, and one for a log that was only closed.
+fn frames(channel: &Channel, mut after: Position, page: &Page) -> Vec<Frame> {
+    let (status, encode) = (page.status, &*channel.encode);
+    let stamp = encode.stamp();
+    let mut frames = Vec::new();
+    for records in page.records.split_inclusive(|record| record.boundary == Boundary::Last) {
+        let next = records.last().map_or(after, |record| record.position);
+        let up_to_date = next >= status.tail;
+        let batch = Batch { records, next, up_to_date, closed: status.closed && up_to_date };
+        frames.push(Frame::of(&batch, after, encode, stamp));
+        after = next;
+    }
+    if frames.is_empty() && status.closed {
+        let batch = Batch { records: &[], next: after, up_to_date: true, closed: true };
+        frames.push(Frame::of(&batch, after, encode, stamp));
+    }
+    frames
+}

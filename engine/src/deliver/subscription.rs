@@ -1,0 +1,211 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_model::Position;
+
+use super::channel::{Channel, End};
+use super::{Batch, Frame, Lost};
+use crate::log::{Page, Span};
+
+/// One reader's cursor. Leaves its channel when dropped.
+pub struct Subscription {
+    channel: Arc<Channel>,
+    slot: usize,
+    /// The last it has heard.
+    after: Position,
+    /// It is not shown a lower stamp than this.
+    stamp: u64,
+    place: Place,
+    /// The first frame is given also when there is nothing new: it tells where the reader is.
+    greeted: bool,
+    over: Option<Step>,
+}
+
+enum Place {
+    /// In the log, about to read.
+    Log,
+    /// In the log, reading up to a position.
+    Reading(BoxFuture<'static, Result<Page, Lost>>, Position),
+    /// In the ring, at the frame of this number.
+    Ring(u64),
+}
+
+/// What a reader is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// There are frames.
+    Frames,
+    /// The log is closed, as the last frame said.
+    Closed,
+    /// The log cannot be read any more, or not from here.
+    Lost,
+}
+
+impl Subscription {
+    pub(super) fn new(channel: Arc<Channel>, after: Position, stamp: u64) -> Self {
+        let slot = channel.lock().enter();
+        Self { channel, slot, after, stamp, place: Place::Log, greeted: false, over: None }
+    }
+
+    /// The position of the last record it was given.
+    pub fn position(&self) -> Position {
+        self.after
+    }
+
+    /// Puts the next frames at the end of `frames`, until they have at least so many bytes. Pending when there is nothing
+    /// new; the waker is called when there is, and may be called without need.
+    pub fn poll_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        frames: &mut VecDeque<Frame>,
+    ) -> Poll<Step> {
+        loop {
+            if let Some(over) = self.over {
+                return Poll::Ready(over);
+            }
+            match &mut self.place {
+                Place::Ring(next) => {
+                    let next = *next;
+                    if let Some(step) = ready!(self.poll_ring(cx, next, room, frames)) {
+                        return Poll::Ready(step);
+                    }
+                }
+                Place::Log => ready!(self.begin(cx)),
+                Place::Reading(reading, through) => {
+                    let through = *through;
+                    let read = match reading.poll_unpin(cx) {
+                        Poll::Ready(read) => read,
+                        Poll::Pending => {
+                            // The log may end meanwhile.
+                            self.channel.lock().wait(self.slot, cx.waker());
+                            return Poll::Pending;
+                        }
+                    };
+                    self.place = Place::Log;
+                    match read {
+                        Ok(page) => {
+                            frames.push_back(self.take(&page, through));
+                            return Poll::Ready(Step::Frames);
+                        }
+                        Err(Lost) => self.over = Some(Step::Lost),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next frames, of which there is at least one, or how it ended.
+    pub async fn next(&mut self, room: usize, frames: &mut VecDeque<Frame>) -> Step {
+        std::future::poll_fn(|cx| self.poll_frames(cx, room, frames)).await
+    }
+
+    /// Frames from the ring; none when the reader has to look elsewhere.
+    fn poll_ring(
+        &mut self,
+        cx: &mut Context<'_>,
+        next: u64,
+        room: usize,
+        out: &mut VecDeque<Frame>,
+    ) -> Poll<Option<Step>> {
+        let Self { channel, slot, after, stamp, place, over, .. } = self;
+        let mut state = channel.lock();
+        let Some(frames) = state.frames(next) else {
+            // It was so slow that the ring has gone on without it.
+            state.note(*slot, None);
+            *place = Place::Log;
+            return Poll::Ready(None);
+        };
+        let (mut taken, mut bytes, mut closed) = (0, 0, false);
+        for frame in frames.take_while(|frame| frame.stamp >= *stamp) {
+            if bytes >= room && taken > 0 {
+                break;
+            }
+            taken += 1;
+            bytes += frame.bytes.len();
+            closed = frame.closed;
+            *after = frame.next;
+            out.push_back(frame.clone());
+        }
+        if taken > 0 {
+            state.note(*slot, Some(next + taken));
+            *place = Place::Ring(next + taken);
+            *over = closed.then_some(Step::Closed);
+            return Poll::Ready(Some(Step::Frames));
+        }
+        if next < state.end() {
+            // Its stamp is higher than what the others are shown.
+            state.note(*slot, None);
+            *place = Place::Log;
+            return Poll::Ready(None);
+        }
+        if let Some(end) = state.ended {
+            *over = Some(end.into());
+            return Poll::Ready(None);
+        }
+        state.wait(*slot, cx.waker());
+        Poll::Pending
+    }
+
+    /// Goes on to the ring if it can, otherwise begins to read the log, or waits.
+    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.channel.lock();
+        let joins = self.greeted && self.channel.encode.stamp() >= self.stamp;
+        if joins && let Some(next) = state.locate(self.after) {
+            state.note(self.slot, Some(next));
+            self.place = Place::Ring(next);
+            return Poll::Ready(());
+        }
+        if self.greeted && self.after >= state.head {
+            if let Some(end) = state.ended {
+                self.over = Some(end.into());
+                return Poll::Ready(());
+            }
+            state.wait(self.slot, cx.waker());
+            return Poll::Pending;
+        }
+        // Not beyond the head: that is where a frame begins, so that is where it can go on to the ring.
+        let bytes = self.channel.limits.read_bytes;
+        let through = state.head;
+        let span = Span { through, bytes, ..Span::after(self.after) };
+        drop(state);
+        let source = self.channel.source.clone();
+        self.place = Place::Reading(async move { source.read(span).await }.boxed(), through);
+        Poll::Ready(())
+    }
+
+    /// A frame of its own, from the log.
+    fn take(&mut self, page: &Page, through: Position) -> Frame {
+        let after = self.after;
+        // When all that was to be read is gone there is nothing more to read up to there.
+        let next = if page.records.is_empty() { after.max(through) } else { page.last(after) };
+        let up_to_date = next >= page.status.tail;
+        let closed = page.status.closed && up_to_date;
+        let batch = Batch { records: &page.records, next, up_to_date, closed };
+        let stamp = self.channel.encode.stamp().max(self.stamp);
+        self.after = next;
+        self.greeted = true;
+        if closed {
+            self.over = Some(Step::Closed);
+        }
+        Frame::of(&batch, after, &*self.channel.encode, stamp)
+    }
+}
+
+impl From<End> for Step {
+    fn from(end: End) -> Self {
+        match end {
+            End::Closed => Self::Closed,
+            End::Lost => Self::Lost,
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.channel.lock().leave(self.slot);
+    }
+}

@@ -1,0 +1,285 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use tidings_model::{LogId, Position, Timestamp};
+
+use super::{Batch, Channels, Encode, Frame, Join, Limits, Lost, Source, Step, Subscription};
+use crate::log::contract::Notes;
+use crate::log::{Append, Commit, Commits, Logs, Memory, Operation, Page, Span, Then};
+use crate::{Bus, ManualClock};
+
+struct OfLog(Memory<Notes>, LogId);
+
+impl Source for OfLog {
+    fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
+        async move { self.0.read(self.1, span).await.map_err(|_| Lost) }.boxed()
+    }
+}
+
+/// Writes payloads one behind the other, `!` at the end of a closed log, and counts how often it was asked.
+#[derive(Default)]
+struct Plain {
+    encoded: AtomicU64,
+    stamp: AtomicU64,
+}
+
+impl Encode for Plain {
+    fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::SeqCst)
+    }
+
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Bytes {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
+        let mut out = Vec::new();
+        batch.records.iter().for_each(|record| out.extend_from_slice(&record.payload));
+        if batch.closed {
+            out.push(b'!');
+        }
+        out.into()
+    }
+}
+
+struct World {
+    store: Memory<Notes>,
+    channels: Channels,
+    encode: Arc<Plain>,
+    log: LogId,
+}
+
+impl World {
+    async fn new(ring_bytes: usize) -> Self {
+        let bus = Bus::new();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1)));
+        let store = Memory::<Notes>::new(bus.clone(), clock);
+        let log = store.reserve().await.expect("a number");
+        store.commit(Commit::new().with(Operation::create(log))).await.expect("a new log");
+        let channels = Channels::new(bus, Limits { ring_bytes, read_bytes: 64 });
+        Self { store, channels, encode: Arc::default(), log }
+    }
+
+    async fn append(&self, text: &str) {
+        let append = Append::new(self.log, vec![Bytes::copy_from_slice(text.as_bytes())]);
+        self.store.commit(Commit::new().with(append)).await.expect("appended");
+    }
+
+    async fn close(&self) {
+        let append = Append { then: Then::Close, ..Append::new(self.log, Vec::new()) };
+        self.store.commit(Commit::new().with(append)).await.expect("closed");
+    }
+
+    async fn join(&self, after: Position, stamp: u64) -> Subscription {
+        let tail = self.store.status(self.log).await.expect("there").tail;
+        self.channels.join(Join {
+            log: self.log,
+            form: "plain",
+            source: Arc::new(OfLog(self.store.clone(), self.log)),
+            encode: self.encode.clone(),
+            tail,
+            after,
+            stamp,
+        })
+    }
+}
+
+async fn hear(subscription: &mut Subscription) -> String {
+    let mut frames = VecDeque::new();
+    assert_eq!(subscription.next(0, &mut frames).await, Step::Frames);
+    text(&frames)
+}
+
+fn text(frames: &VecDeque<Frame>) -> String {
+    frames.iter().map(|frame| std::str::from_utf8(&frame.bytes).expect("text")).collect()
+}
+
+#[tokio::test]
+async fn a_record_is_encoded_once_for_all_readers_of_the_ring() {
+    let world = World::new(1024).await;
+    let mut readers = Vec::new();
+    for _ in 0..10 {
+        let mut reader = world.join(Position::ZERO, 0).await;
+        assert_eq!(hear(&mut reader).await, "", "the first frame tells where it is");
+        readers.push(reader);
+    }
+    let before = world.encode.encoded.load(Ordering::SeqCst);
+    world.append("a").await;
+    for reader in &mut readers {
+        assert_eq!(hear(reader).await, "a");
+    }
+    assert_eq!(world.encode.encoded.load(Ordering::SeqCst), before + 1);
+    assert_eq!(world.channels.readers(world.log), 10);
+}
+
+#[tokio::test]
+async fn a_reader_that_falls_out_of_the_ring_goes_on_from_the_log() {
+    let world = World::new(16).await;
+    let mut slow = world.join(Position::ZERO, 0).await;
+    let mut quick = world.join(Position::ZERO, 0).await;
+    assert_eq!((hear(&mut slow).await, hear(&mut quick).await), (String::new(), String::new()));
+    let mut said = String::new();
+    for n in 0..100 {
+        let word = format!("{n},");
+        world.append(&word).await;
+        assert_eq!(hear(&mut quick).await, word);
+        said += &word;
+    }
+    let mut heard = String::new();
+    while heard.len() < said.len() {
+        heard += &hear(&mut slow).await;
+    }
+    assert_eq!(heard, said);
+    world.append("live again").await;
+    assert_eq!((hear(&mut slow).await, hear(&mut quick).await), ("live again".into(), "live again".into()));
+}
+
+#[tokio::test]
+async fn a_closed_log_ends_its_readers_after_the_last_record() {
+    let world = World::new(1024).await;
+    let mut early = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut early).await, "");
+    world.append("last").await;
+    world.close().await;
+    let mut heard = String::new();
+    while !heard.ends_with('!') {
+        heard += &hear(&mut early).await;
+    }
+    assert_eq!(heard, "last!");
+    assert_eq!(early.next(0, &mut VecDeque::new()).await, Step::Closed);
+    let mut late = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut late).await, "last!");
+    assert_eq!(late.next(0, &mut VecDeque::new()).await, Step::Closed);
+}
+
+#[tokio::test]
+async fn a_log_that_is_deleted_lets_its_readers_go() {
+    let world = World::new(1024).await;
+    let mut reader = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut reader).await, "");
+    world.store.commit(Commit::new().with(Operation::Delete(world.log))).await.expect("deleted");
+    assert_eq!(reader.next(0, &mut VecDeque::new()).await, Step::Lost);
+}
+
+#[tokio::test]
+async fn a_reader_is_not_shown_a_lower_stamp_than_it_asked_for() {
+    let world = World::new(1024).await;
+    let mut reader = world.join(Position::ZERO, 7).await;
+    let mut other = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut other).await, "");
+    let mut frames = VecDeque::new();
+    for word in ["a", "b"] {
+        world.append(word).await;
+        assert_eq!(hear(&mut other).await, word);
+    }
+    while text(&frames) != "ab" {
+        assert_eq!(reader.next(0, &mut frames).await, Step::Frames);
+    }
+    world.encode.stamp.store(9, Ordering::SeqCst);
+    world.append("c").await;
+    assert_eq!(reader.next(0, &mut frames).await, Step::Frames);
+    assert_eq!(text(&frames), "abc");
+    let stamps: Vec<u64> = frames.iter().map(|frame| frame.stamp).collect();
+    assert!(stamps.is_sorted() && stamps[0] == 7 && stamps.last() == Some(&9), "{stamps:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_readers_that_went_away() {
+    let world = World::new(1024).await;
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let mut reader = world.join(Position::ZERO, 0).await;
+        hear(&mut reader).await;
+        readers.push(reader);
+    }
+    assert_eq!((world.channels.len(), world.store.bus().listened()), (1, 1));
+    drop(readers);
+    while !world.channels.is_empty() {
+        // The pump may be holding the channel for a moment.
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.store.bus().listened(), 0);
+}
+
+/// What happens next in a random play.
+#[derive(Clone, Debug)]
+enum Act {
+    Append(String),
+    Join,
+    Leave(usize),
+    /// One reader takes what there is, so many bytes at most.
+    Hear(usize, usize),
+    /// The pump gets some turns.
+    Pump(usize),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        4 => "[a-z]{1,20}".prop_map(|text| Act::Append(format!("{text}."))),
+        1 => Just(Act::Join),
+        1 => (0usize..8).prop_map(Act::Leave),
+        4 => (0usize..8, 0usize..64).prop_map(|(who, room)| Act::Hear(who, room)),
+        3 => (0usize..4).prop_map(Act::Pump),
+    ];
+    proptest::collection::vec(act, 1..80)
+}
+
+/// A reader, what it has heard, and from where on.
+struct Listening {
+    subscription: Subscription,
+    from: usize,
+    heard: String,
+}
+
+async fn play(acts: Vec<Act>) {
+    let world = World::new(40).await;
+    let (mut said, mut readers): (String, Vec<Listening>) = (String::new(), Vec::new());
+    for act in acts {
+        match act {
+            Act::Append(text) => {
+                world.append(&text).await;
+                said += &text;
+            }
+            Act::Join => {
+                let tail = world.store.status(world.log).await.expect("there").tail;
+                let (after, from) =
+                    if readers.len() % 2 == 0 { (Position::ZERO, 0) } else { (tail, said.len()) };
+                let subscription = world.join(after, 0).await;
+                readers.push(Listening { subscription, from, heard: String::new() });
+            }
+            Act::Leave(who) if !readers.is_empty() => drop(readers.remove(who % readers.len())),
+            Act::Hear(who, room) if !readers.is_empty() => {
+                let at = who % readers.len();
+                let mut frames = VecDeque::new();
+                let step = readers[at].subscription.next(room, &mut frames).now_or_never();
+                assert!(step.is_none_or(|step| step == Step::Frames));
+                readers[at].heard += &text(&frames);
+                assert!(said[readers[at].from..].starts_with(&readers[at].heard), "in order, once");
+            }
+            Act::Pump(turns) => {
+                for _ in 0..turns {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Act::Leave(_) | Act::Hear(..) => {}
+        }
+    }
+    for reader in &mut readers {
+        while reader.heard.len() < said.len() - reader.from {
+            reader.heard += &hear(&mut reader.subscription).await;
+        }
+        assert_eq!(reader.heard, said[reader.from..]);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_reader_hears_everything_in_order_once_however_slow_it_is(acts in acts()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            tokio::time::timeout(std::time::Duration::from_secs(20), play(acts)).await.expect("nobody waits in vain");
+        });
+    }
+}
