@@ -1,13 +1,14 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
 //! A handler translates, a capability decides. Read [`router`], then a capability's file ([`streams`]), then
-//! [`wire`] (headers, offsets and bodies to values and back), [`sse`] and [`error`] (which error is which status).
+//! [`wire`] (headers, offsets and bodies to values and back), [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status).
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
 mod drain;
 mod error;
+pub mod live;
 mod path;
 mod sse;
 mod streams;
@@ -22,6 +23,7 @@ use tidings_streams::Streams;
 
 pub use drain::{Drain, Drained};
 pub use error::ApiError;
+pub use live::Lives;
 
 /// What the handlers stand on.
 #[derive(Clone)]
@@ -32,6 +34,8 @@ pub struct Api {
     pub chance: Arc<Chance>,
     /// Tells waiting readers that the server is about to stop.
     pub drained: Drained,
+    /// All answers that stay.
+    pub lives: Arc<Lives>,
 }
 
 /// All routes.

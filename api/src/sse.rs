@@ -1,12 +1,17 @@
-//! Server-sent events: how a chunk of a stream is written.
+//! Server-sent events: how records of a stream are written.
+
+use std::fmt::Write;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
-use serde_json::json;
-use tidings_streams::{Chunk, ContentType};
+use tidings_engine::Clock;
+use tidings_engine::deliver::{Batch, Encode};
+use tidings_streams::ContentType;
 
-use crate::wire::{offset, payload};
+use crate::live::Framing;
+use crate::wire::{cursor, offset, payload};
 
 /// How payloads stand in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,32 +35,81 @@ impl Encoding {
     }
 }
 
+/// A stream as events, for all its readers.
+pub struct Sse {
+    encoding: Encoding,
+    framing: Framing,
+    clock: Arc<dyn Clock>,
+}
+
+impl Sse {
+    /// Events with a framing, for a stream of some type.
+    pub fn new(content_type: &ContentType, framing: Framing, clock: Arc<dyn Clock>) -> Self {
+        Self { encoding: Encoding::of(content_type), framing, clock }
+    }
+
+    /// The name of the form that a framing makes.
+    pub fn form(framing: Framing) -> &'static str {
+        match framing {
+            Framing::Plain => "sse",
+            Framing::Chunked => "sse-chunked",
+        }
+    }
+}
+
+impl Encode for Sse {
+    /// The protocol's cursor.
+    fn stamp(&self) -> u64 {
+        cursor::current(self.clock.now())
+    }
+
+    fn encode(&self, batch: &Batch<'_>, cursor: u64) -> Bytes {
+        let events = events(batch, self.encoding, cursor);
+        match self.framing {
+            Framing::Plain => events.freeze(),
+            Framing::Chunked => chunk(&events),
+        }
+    }
+}
+
+/// Bytes as a chunk of HTTP/1.1.
+fn chunk(bytes: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(bytes.len() + 20);
+    // Writing to memory does not fail.
+    let _ = write!(out, "{:x}\r\n", bytes.len());
+    out.put_slice(bytes);
+    out.put_slice(b"\r\n");
+    out.freeze()
+}
+
 /// A data event, if there are records, and always the control event that tells where to resume.
-pub fn events(chunk: &Chunk, encoding: Encoding, cursor: u64) -> Bytes {
+fn events(batch: &Batch<'_>, encoding: Encoding, cursor: u64) -> BytesMut {
     let mut out = BytesMut::new();
     // Where to resume: a browser's EventSource keeps it and sends it back as `Last-Event-ID`.
-    let id = offset::print(chunk.next);
-    if !chunk.records.is_empty() {
-        let body = payload::body(&chunk.records, encoding == Encoding::Json);
+    let id = offset::print(batch.next);
+    if !batch.records.is_empty() {
+        let body = payload::body(batch.records, encoding == Encoding::Json);
         match encoding {
             Encoding::Json | Encoding::Text => event(&mut out, "data", &id, &body),
             Encoding::Base64 => event(&mut out, "data", &id, STANDARD.encode(&body).as_bytes()),
         }
     }
-    event(&mut out, "control", &id, control(chunk, cursor).to_string().as_bytes());
-    out.freeze()
+    event(&mut out, "control", &id, control(batch, &id, cursor).as_bytes());
+    out
 }
 
-fn control(chunk: &Chunk, cursor: u64) -> serde_json::Value {
-    let mut control = json!({ "streamNextOffset": offset::print(chunk.next) });
-    if chunk.closed {
-        control["streamClosed"] = json!(true);
+fn control(batch: &Batch<'_>, next: &str, cursor: u64) -> String {
+    let mut control = format!(r#"{{"streamNextOffset":"{next}""#);
+    if batch.closed {
+        control += r#","streamClosed":true"#;
     } else {
-        control["streamCursor"] = json!(cursor.to_string());
+        // Writing to memory does not fail.
+        let _ = write!(control, r#","streamCursor":"{cursor}""#);
     }
-    if chunk.up_to_date {
-        control["upToDate"] = json!(true);
+    if batch.up_to_date {
+        control += r#","upToDate":true"#;
     }
+    control.push('}');
     control
 }
 

@@ -1,24 +1,23 @@
 //! Streams over HTTP: the Durable Streams protocol.
 
-use std::convert::Infallible;
-use std::pin::Pin;
+use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
-use futures_util::stream;
-use tidings_model::Producer;
+use tidings_engine::deliver::{Batch, Encode, Frame, Step, Subscription};
+use tidings_model::{Position, Producer};
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Stream, StreamError, StreamKey, Wish,
 };
 
 use crate::Api;
 use crate::error::ApiError;
+use crate::live::{Carrier, Feed, Terms};
 use crate::path::StreamPath;
-use crate::sse::{self, Encoding};
+use crate::sse::{Encoding, Sse};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{cursor, header as names, offset, payload, request, time};
 
@@ -104,12 +103,12 @@ async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     query: ReadQuery,
-    headers: HeaderMap,
+    request: Request,
 ) -> Result<Response, ApiError> {
     match query.live {
-        Live::No => catch_up(&api, &stream, query, &headers).await,
+        Live::No => catch_up(&api, &stream, query, request.headers()).await,
         Live::LongPoll => long_poll(&api, &stream, query).await,
-        Live::Sse => follow(api, &stream, query).await,
+        Live::Sse => follow(&api, &stream, query, Carrier::of(request.extensions())).await,
     }
 }
 
@@ -121,7 +120,9 @@ async fn catch_up(
 ) -> Result<Response, ApiError> {
     let (found, chunk) = api.streams.read(stream, query.from).await?;
     let body = || payload::body(&chunk.records, found.content_type.is_json());
-    let mut headers = chunk_headers(&found, &chunk);
+    let mut headers = HeaderMap::new();
+    put_content_type(&mut headers, &found);
+    put_place(&mut headers, Place::from(&chunk));
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         return Ok((headers, body()).into_response());
@@ -144,95 +145,92 @@ async fn catch_up(
 }
 
 async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
-    let mut reader = api.streams.follow(stream, query.from).await?;
-    let timeout = api.streams.clock().sleep(api.streams.options().long_poll_timeout);
+    let clock = api.streams.clock();
+    let timeout = clock.sleep(api.streams.options().long_poll_timeout);
+    let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
     let mut drained = api.drained.clone();
-    let chunk = match tokio::select! {
+    let mut last = None;
+    let step = tokio::select! {
         biased;
-        chunk = reader.next() => Some(chunk?),
-        () = timeout => None,
-        () = drained.wait() => None,
-    } {
-        Some(chunk) => chunk,
-        None => reader.poll().await?,
+        step = news(&mut subscription, &mut last) => step,
+        () = timeout => Step::Frames,
+        () = drained.wait() => Step::Frames,
     };
-    let mut headers = chunk_headers(reader.stream(), &chunk);
-    headers.insert(names::STREAM_CURSOR, current_cursor(api, query.cursor).into());
+    let Some(frame) = last.filter(|_| step == Step::Frames) else {
+        // It has ended: whoever reads it now is told how.
+        api.streams.read(stream, query.from).await?;
+        return Err(StreamError::NotFound.into());
+    };
+    let mut headers = HeaderMap::new();
+    put_content_type(&mut headers, &found);
+    put_place(&mut headers, Place::from(&frame));
+    headers.insert(names::STREAM_CURSOR, cursor::next(clock.now(), query.cursor, &api.chance).into());
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if chunk.records.is_empty() {
+    if frame.records == 0 {
         headers.remove(header::CONTENT_TYPE);
         return Ok((StatusCode::NO_CONTENT, headers).into_response());
     }
-    Ok((headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response())
+    Ok((headers, frame.bytes).into_response())
 }
 
-async fn follow(api: Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
-    let reader = api.streams.follow(stream, query.from).await?;
-    let encoding = Encoding::of(&reader.stream().content_type);
+/// Waits for records or for the end; what was there until then is in `last`.
+async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step {
+    loop {
+        match subscription.next(0, |frame| *last = Some(frame.clone())).await {
+            Step::Frames if last.as_ref().is_some_and(|frame| frame.records > 0 || frame.closed) => {
+                return Step::Frames;
+            }
+            Step::Frames => {}
+            end => return end,
+        }
+    }
+}
+
+/// Records as they stand in the body of an answer.
+struct Bodies {
+    json: bool,
+}
+
+impl Encode for Bodies {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Bytes {
+        payload::body(batch.records, self.json)
+    }
+}
+
+fn bodies() -> Wish<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
+    let encode =
+        |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Bodies { json: stream.content_type.is_json() }) };
+    Wish { form: "body", encode, stamp: 0 }
+}
+
+async fn follow(
+    api: &Api,
+    stream: &StreamKey,
+    query: ReadQuery,
+    carrier: Carrier,
+) -> Result<Response, ApiError> {
+    let clock = api.streams.clock().clone();
+    let framing = carrier.framing();
+    // A cursor that the client has had is not shown again. It is ahead by one at most, so that the client is soon shown what all
+    // others are.
+    let stamp = query.cursor.map_or(0, |cursor| cursor.saturating_add(1));
+    let encode = |stream: &Stream| -> Arc<dyn Encode> {
+        Arc::new(Sse::new(&stream.content_type, framing, clock.clone()))
+    };
+    let wish = Wish { form: Sse::form(framing), encode, stamp };
+    let (found, subscription) = api.streams.listen(stream, query.from, wish).await?;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that buffer would hold events back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    if encoding == Encoding::Base64 {
+    if Encoding::of(&found.content_type) == Encoding::Base64 {
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
-    Ok((headers, Body::from_stream(event_stream(api, reader, encoding, query.cursor))).into_response())
-}
-
-/// All events of one SSE answer: what is there, then what comes, until the stream is closed or deleted, the
-/// server drains, or it is time for the client to come again.
-fn event_stream(
-    api: Api,
-    reader: Reader,
-    encoding: Encoding,
-    cursor: Option<u64>,
-) -> impl stream::Stream<Item = Result<Bytes, Infallible>> {
-    let mut drained = api.drained.clone();
-    let time_over = api.streams.clock().sleep(api.streams.options().sse_duration);
-    let over = Box::pin(async move {
-        tokio::select! { () = time_over => {}, () = drained.wait() => {} }
-    });
-    let cursor = current_cursor(&api, cursor);
-    let first = Some(Following { api, reader, over, cursor, wait: Wait::First });
-    stream::unfold(first, move |following| async move {
-        let mut following = following?;
-        let chunk = following.next().await?;
-        // Cursors only grow, also within one answer.
-        following.cursor = following.cursor.max(current_cursor(&following.api, None));
-        let events = sse::events(&chunk, encoding, following.cursor);
-        Some((Ok(events), if chunk.closed { None } else { Some(following) }))
-    })
-}
-
-/// An SSE answer on its way.
-struct Following {
-    api: Api,
-    reader: Reader,
-    over: Pin<Box<dyn Future<Output = ()> + Send>>,
-    cursor: u64,
-    wait: Wait,
-}
-
-/// Whether to answer with what is there, or to wait for more.
-enum Wait {
-    First,
-    Next,
-}
-
-impl Following {
-    /// The next chunk; none when the answer ends. A reader that fails was cut off: the stream is gone, and the client
-    /// hears why when it comes again.
-    async fn next(&mut self) -> Option<Chunk> {
-        match std::mem::replace(&mut self.wait, Wait::Next) {
-            Wait::First => self.reader.poll().await.ok(),
-            Wait::Next => tokio::select! {
-                biased;
-                () = &mut self.over => None,
-                chunk = self.reader.next() => chunk.ok(),
-            },
-        }
-    }
+    let options = api.streams.options();
+    let terms =
+        Terms { ends_at: Some(clock.now() + options.sse_duration), slow: options.slow_reader_timeout };
+    Ok(carrier.answer(headers, Feed::new(subscription, framing, terms), clock, &api.lives))
 }
 
 fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {
@@ -252,17 +250,33 @@ fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response
     (status, headers).into_response()
 }
 
-fn chunk_headers(stream: &Stream, chunk: &Chunk) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    put_content_type(&mut headers, stream);
-    headers.insert(names::STREAM_NEXT_OFFSET, offset::value(chunk.next));
-    if chunk.up_to_date {
+/// What there is to know at the end of what was read.
+struct Place {
+    next: Position,
+    up_to_date: bool,
+    closed: bool,
+}
+
+impl From<&Chunk> for Place {
+    fn from(chunk: &Chunk) -> Self {
+        Self { next: chunk.next, up_to_date: chunk.up_to_date, closed: chunk.closed }
+    }
+}
+
+impl From<&Frame> for Place {
+    fn from(frame: &Frame) -> Self {
+        Self { next: frame.next, up_to_date: frame.up_to_date, closed: frame.closed }
+    }
+}
+
+fn put_place(headers: &mut HeaderMap, place: Place) {
+    headers.insert(names::STREAM_NEXT_OFFSET, offset::value(place.next));
+    if place.up_to_date {
         headers.insert(names::STREAM_UP_TO_DATE, HeaderValue::from_static("true"));
     }
-    if chunk.closed {
+    if place.closed {
         headers.insert(names::STREAM_CLOSED, HeaderValue::from_static("true"));
     }
-    headers
 }
 
 fn put_content_type(headers: &mut HeaderMap, stream: &Stream) {
@@ -275,10 +289,6 @@ fn put_end(headers: &mut HeaderMap, found: &Found) {
     if found.status.closed {
         headers.insert(names::STREAM_CLOSED, HeaderValue::from_static("true"));
     }
-}
-
-fn current_cursor(api: &Api, client: Option<u64>) -> u64 {
-    cursor::next(api.streams.clock().now(), client, &api.chance)
 }
 
 /// Names the bytes of an answer: the same life of the stream, the same records, the same end.

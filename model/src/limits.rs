@@ -39,12 +39,18 @@ pub const PATTERN_BYTES: usize = 512;
 pub const PATTERN_SEGMENTS: usize = 64;
 /// Connections that a server has at a time; further ones wait to be taken.
 pub const CONNECTIONS: usize = 50_000;
+/// Bytes that the kernel takes for a client before the client's side takes them.
+pub const SOCKET_UNSENT_BYTES: u32 = 128 * 1024;
 /// How long a connection may take to say what it wants.
 pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the other side of an HTTP/2 connection is asked whether it is there.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes of encoded records that are kept for the live readers of one log that are behind.
 pub const RING_BYTES: usize = 256 * 1024;
+/// How long a live reader may take nothing of what waits for it before it is cut off.
+pub const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a live reader that is told to go may take to hear it before it is cut off.
+pub const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Live readers of one stream.
 pub const READERS_PER_STREAM: usize = 10_000;
 /// How long a long-poll waits at the tail.

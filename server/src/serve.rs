@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain};
+use tidings_api::{Api, Drain, Lives};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
+use tidings_engine::deliver::Channels;
 use tidings_engine::log::Memory;
 use tidings_engine::{Bus, Chance, Clock};
 use tidings_streams::{Options, Store, Streams, Table};
@@ -20,6 +21,9 @@ use crate::connections;
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often answers that stay are asked whether they may go on.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often the store is asked to give space back.
 const TEND_INTERVAL: Duration = Duration::from_secs(60);
@@ -74,10 +78,13 @@ pub struct ServerOptions {
 pub struct Server {
     address: SocketAddr,
     bus: Bus,
+    channels: Channels,
+    lives: Arc<Lives>,
+    clock: Arc<dyn Clock>,
     drain: Drain,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
-    keeping_house: JoinHandle<()>,
+    keeping: [JoinHandle<()>; 2],
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
@@ -94,15 +101,21 @@ impl Server {
         let streams = Streams::new(opened.store, bus.clone(), options.clock.clone(), options.streams);
         let (drain, drained) = Drain::new();
         let (stop, stopped) = oneshot::channel::<()>();
-        let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
+        let lives = Arc::new(Lives::default());
+        let clock = options.clock.clone();
+        let keeping_house = tokio::spawn(keep_house(streams.clone(), clock.clone(), opened.tend));
+        let asking = tokio::spawn(ask_lives(lives.clone(), clock.clone()));
         let chance = Arc::new(Chance::seeded(options.seed));
-        let router = tidings_api::router(Api { streams, chance, drained });
+        let channels = streams.channels().clone();
+        let router = tidings_api::router(Api { streams, chance, drained, lives: lives.clone() });
         let stopped = async {
             // A server that is dropped stops too.
             let _ = stopped.await;
         };
-        let serving = tokio::spawn(connections::serve(listener, router, stopped));
-        Ok(Self { address, bus, drain, stop, serving, keeping_house, _lock: opened.lock })
+        let service = connections::Service { router, clock: clock.clone(), lives: lives.clone() };
+        let serving = tokio::spawn(connections::serve(listener, service, stopped));
+        let keeping = [keeping_house, asking];
+        Ok(Self { address, bus, channels, lives, clock, drain, stop, serving, keeping, _lock: opened.lock })
     }
 
     /// Where it listens.
@@ -115,10 +128,21 @@ impl Server {
         &self.bus
     }
 
+    /// Who listens to what.
+    pub fn channels(&self) -> &Channels {
+        &self.channels
+    }
+
+    /// All answers that stay.
+    pub fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
     /// Takes no new connections, tells waiting readers to come again, and returns when all answers are out, or when
     /// it has waited long enough for those that do not take theirs.
     pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
+        self.lives.drain(self.clock.now());
         // An error means that serving has ended by itself; then its result tells.
         let _ = self.stop.send(());
         let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
@@ -129,9 +153,11 @@ impl Server {
                 Ok(())
             }
         };
-        self.keeping_house.abort();
-        // It may hold the store; who stops the server wants the store closed.
-        let _ = self.keeping_house.await;
+        for keeping in self.keeping {
+            keeping.abort();
+            // It may hold the store; who stops the server wants the store closed.
+            let _ = keeping.await;
+        }
         served
     }
 }
@@ -161,6 +187,14 @@ fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<
             let tended = store.clone();
             Ok(Opened { store: Arc::new(store), lock: Some(lock), tend: Arc::new(move || tended.tend()) })
         }
+    }
+}
+
+/// Asks all answers that stay, again and again, whether they may go on.
+async fn ask_lives(lives: Arc<Lives>, clock: Arc<dyn Clock>) {
+    loop {
+        clock.sleep(ASK_INTERVAL).await;
+        lives.sweep(clock.now());
     }
 }
 

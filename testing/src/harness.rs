@@ -91,6 +91,11 @@ impl Harness {
         self.server.bus()
     }
 
+    /// The server itself.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
     /// A request to be filled and sent.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))

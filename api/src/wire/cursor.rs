@@ -10,10 +10,15 @@ const INTERVAL_SECONDS: u64 = 20;
 /// An hour's worth of intervals.
 const JITTER_INTERVALS: u64 = 3600 / INTERVAL_SECONDS;
 
+/// The cursor of a moment.
+pub fn current(now: Timestamp) -> u64 {
+    now.since(EPOCH).as_secs() / INTERVAL_SECONDS
+}
+
 /// The cursor to answer with. A client that is at the current interval, or ahead of it, is moved on by
 /// some chance, so that clients that came together do not stay together.
 pub fn next(now: Timestamp, client: Option<u64>, chance: &Chance) -> u64 {
-    let current = now.since(EPOCH).as_secs() / INTERVAL_SECONDS;
+    let current = current(now);
     match client {
         Some(client) if client >= current => client.saturating_add(chance.within(1..=JITTER_INTERVALS)),
         _ => current,

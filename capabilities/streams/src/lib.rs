@@ -22,6 +22,6 @@ pub use content::ContentType;
 pub use create::{CreateRequest, Created, ForkRequest};
 pub use delete::Swept;
 pub use error::StreamError;
-pub use read::{Chunk, From, Reader};
+pub use read::{Chunk, From, Wish};
 pub use streams::{Options, Streams};
 pub use table::{Change, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table};

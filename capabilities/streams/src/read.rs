@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use tidings_engine::Follower;
-use tidings_engine::follow::History;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::deliver::{Encode, Join, Lost, Source, Subscription};
 use tidings_engine::log::{Commit, Page, Record, Span, StoreError};
 use tidings_model::Position;
 
@@ -36,29 +37,50 @@ pub struct Chunk {
     pub closed: bool,
 }
 
-/// One reader of one stream.
-pub struct Reader {
-    follower: Follower<Reading>,
-    bytes: usize,
+/// How a live reader wants to hear a stream.
+pub struct Wish<E> {
+    /// The wire form. Readers of the same stream and form share what is encoded.
+    pub form: &'static str,
+    /// How records of the stream are written in this form.
+    pub encode: E,
+    /// The least stamp that the reader may be shown.
+    pub stamp: u64,
 }
 
 impl Streams {
     /// Reads what is there, up to the size of one answer; no records at the tail. Renews the stream.
     pub async fn read(&self, key: &StreamKey, from: From) -> Result<(Arc<Stream>, Chunk), StreamError> {
         let (reading, after) = self.begin(key, from).await?;
-        let page = reading.read(Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) }).await?;
+        let page = reading.page(Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) }).await?;
         Ok((reading.stream, Chunk::new(after, page)))
     }
 
-    /// Begins to follow a stream, which renews it.
-    pub async fn follow(&self, key: &StreamKey, from: From) -> Result<Reader, StreamError> {
+    /// Begins to listen to a stream, which renews it. The subscription reads what is there, then what comes.
+    pub async fn listen<E>(
+        &self,
+        key: &StreamKey,
+        from: From,
+        wish: Wish<E>,
+    ) -> Result<(Arc<Stream>, Subscription), StreamError>
+    where
+        E: FnOnce(&Stream) -> Arc<dyn Encode>,
+    {
         let (reading, after) = self.begin(key, from).await?;
-        let log = reading.stream.log;
-        if self.bus.listeners(log) >= self.options.max_readers_per_stream {
+        let stream = reading.stream.clone();
+        if self.channels.readers(stream.log) >= self.options.max_readers_per_stream {
             return Err(StreamError::TooManyReaders);
         }
-        let bytes = self.options.read_chunk_bytes;
-        Ok(Reader { follower: Follower::new(reading, &self.bus, log, after), bytes })
+        let tail = reading.tail;
+        let subscription = self.channels.join(Join {
+            log: stream.log,
+            form: wish.form,
+            encode: (wish.encode)(&stream),
+            source: Arc::new(reading),
+            tail,
+            after,
+            stamp: wish.stamp,
+        });
+        Ok((stream, subscription))
     }
 
     async fn begin(&self, key: &StreamKey, from: From) -> Result<(Reading, Position), StreamError> {
@@ -77,27 +99,7 @@ impl Streams {
             // all that is new.
             From::After(position) => position.min(status.tail),
         };
-        Ok((Reading { streams: self.clone(), key: key.clone(), stream }, after))
-    }
-}
-
-impl Reader {
-    /// The stream that is read.
-    pub fn stream(&self) -> &Stream {
-        &self.follower.history().stream
-    }
-
-    /// What there is now, up to the size of one answer; no records at the tail.
-    pub async fn poll(&mut self) -> Result<Chunk, StreamError> {
-        let after = self.follower.position();
-        Ok(Chunk::new(after, self.follower.poll(self.bytes).await?))
-    }
-
-    /// The next records; waits for them at the tail. No records and closed: that was all. Nothing is lost when the
-    /// caller stops waiting.
-    pub async fn next(&mut self) -> Result<Chunk, StreamError> {
-        let after = self.follower.position();
-        Ok(Chunk::new(after, self.follower.next(self.bytes).await?))
+        Ok((Reading { streams: self.clone(), key: key.clone(), stream, tail: status.tail }, after))
     }
 }
 
@@ -116,12 +118,18 @@ struct Reading {
     streams: Streams,
     key: StreamKey,
     stream: Arc<Stream>,
+    /// Its tail when reading began.
+    tail: Position,
 }
 
-impl History for Reading {
-    type Error = StreamError;
+impl Source for Reading {
+    fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
+        async move { self.page(span).await.map_err(|_| Lost) }.boxed()
+    }
+}
 
-    async fn read(&self, span: Span) -> Result<Page, StreamError> {
+impl Reading {
+    async fn page(&self, span: Span) -> Result<Page, StreamError> {
         let page = match self.stream.read(&*self.streams.store, span).await {
             Err(StreamError::NotFound) => None,
             page => Some(page?),

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Timestamp, limits};
 
@@ -12,6 +13,7 @@ use crate::{Stream, StreamError};
 pub struct Streams {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) bus: Bus,
+    pub(crate) channels: Channels,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
 }
@@ -29,6 +31,10 @@ pub struct Options {
     pub long_poll_timeout: Duration,
     /// How long one SSE answer lasts.
     pub sse_duration: Duration,
+    /// Bytes of encoded records that are kept for live readers of a stream that are behind.
+    pub slow_reader_bytes: usize,
+    /// How long a live reader may take nothing of what waits for it.
+    pub slow_reader_timeout: Duration,
 }
 
 impl Default for Options {
@@ -39,14 +45,24 @@ impl Default for Options {
             max_readers_per_stream: limits::READERS_PER_STREAM,
             long_poll_timeout: limits::LONG_POLL_TIMEOUT,
             sse_duration: limits::SSE_DURATION,
+            slow_reader_bytes: limits::RING_BYTES,
+            slow_reader_timeout: limits::SLOW_READER_TIMEOUT,
         }
     }
 }
 
 impl Streams {
-    /// Streams in the given store, which wakes readers on the given bus.
+    /// Streams in the given store, which wakes readers on the given bus. They are served on the runtime that this is
+    /// called in.
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
-        Self { store, bus, clock, options }
+        let limits = Limits { ring_bytes: options.slow_reader_bytes, read_bytes: options.read_chunk_bytes };
+        let channels = Channels::new(bus.clone(), limits);
+        Self { store, bus, channels, clock, options }
+    }
+
+    /// Who listens to what.
+    pub fn channels(&self) -> &Channels {
+        &self.channels
     }
 
     /// What the operator set.

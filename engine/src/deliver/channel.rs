@@ -131,10 +131,13 @@ impl State {
         }
     }
 
-    pub(super) fn leave(&mut self, slot: usize) {
-        self.readers[slot] = None;
+    /// What is returned must be dropped without the lock: it may be the last to hold who knows whom.
+    #[must_use]
+    pub(super) fn leave(&mut self, slot: usize) -> Option<Waker> {
+        let left = self.readers[slot].take();
         self.vacant.push(slot);
         self.forget_heard();
+        left.and_then(|reader| reader.waker)
     }
 
     /// Notes whom to wake when there is more.

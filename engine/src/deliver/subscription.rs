@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -55,13 +54,13 @@ impl Subscription {
         self.after
     }
 
-    /// Puts the next frames at the end of `frames`, until they have at least so many bytes. Pending when there is nothing
-    /// new; the waker is called when there is, and may be called without need.
+    /// Gives the next frames to `take`, until they have at least so many bytes. Pending when there is nothing new; the
+    /// waker is called when there is, and may be called without need.
     pub fn poll_frames(
         &mut self,
         cx: &mut Context<'_>,
         room: usize,
-        frames: &mut VecDeque<Frame>,
+        take: &mut impl FnMut(&Frame),
     ) -> Poll<Step> {
         loop {
             if let Some(over) = self.over {
@@ -70,7 +69,7 @@ impl Subscription {
             match &mut self.place {
                 Place::Ring(next) => {
                     let next = *next;
-                    if let Some(step) = ready!(self.poll_ring(cx, next, room, frames)) {
+                    if let Some(step) = ready!(self.poll_ring(cx, next, room, take)) {
                         return Poll::Ready(step);
                     }
                 }
@@ -88,7 +87,7 @@ impl Subscription {
                     self.place = Place::Log;
                     match read {
                         Ok(page) => {
-                            frames.push_back(self.take(&page, through));
+                            take(&self.own(&page, through));
                             return Poll::Ready(Step::Frames);
                         }
                         Err(Lost) => self.over = Some(Step::Lost),
@@ -99,8 +98,8 @@ impl Subscription {
     }
 
     /// The next frames, of which there is at least one, or how it ended.
-    pub async fn next(&mut self, room: usize, frames: &mut VecDeque<Frame>) -> Step {
-        std::future::poll_fn(|cx| self.poll_frames(cx, room, frames)).await
+    pub async fn next(&mut self, room: usize, mut take: impl FnMut(&Frame)) -> Step {
+        std::future::poll_fn(|cx| self.poll_frames(cx, room, &mut take)).await
     }
 
     /// Frames from the ring; none when the reader has to look elsewhere.
@@ -109,7 +108,7 @@ impl Subscription {
         cx: &mut Context<'_>,
         next: u64,
         room: usize,
-        out: &mut VecDeque<Frame>,
+        take: &mut impl FnMut(&Frame),
     ) -> Poll<Option<Step>> {
         let Self { channel, slot, after, stamp, place, over, .. } = self;
         let mut state = channel.lock();
@@ -128,7 +127,7 @@ impl Subscription {
             bytes += frame.bytes.len();
             closed = frame.closed;
             *after = frame.next;
-            out.push_back(frame.clone());
+            take(frame);
         }
         if taken > 0 {
             state.note(*slot, Some(next + taken));
@@ -178,7 +177,7 @@ impl Subscription {
     }
 
     /// A frame of its own, from the log.
-    fn take(&mut self, page: &Page, through: Position) -> Frame {
+    fn own(&mut self, page: &Page, through: Position) -> Frame {
         let after = self.after;
         // When all that was to be read is gone there is nothing more to read up to there.
         let next = if page.records.is_empty() { after.max(through) } else { page.last(after) };
@@ -206,6 +205,7 @@ impl From<End> for Step {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.channel.lock().leave(self.slot);
+        let waker = self.channel.lock().leave(self.slot);
+        drop(waker);
     }
 }

@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -87,12 +86,12 @@ impl World {
 }
 
 async fn hear(subscription: &mut Subscription) -> String {
-    let mut frames = VecDeque::new();
-    assert_eq!(subscription.next(0, &mut frames).await, Step::Frames);
+    let mut frames = Vec::new();
+    assert_eq!(subscription.next(0, |frame| frames.push(frame.clone())).await, Step::Frames);
     text(&frames)
 }
 
-fn text(frames: &VecDeque<Frame>) -> String {
+fn text(frames: &[Frame]) -> String {
     frames.iter().map(|frame| std::str::from_utf8(&frame.bytes).expect("text")).collect()
 }
 
@@ -148,10 +147,10 @@ async fn a_closed_log_ends_its_readers_after_the_last_record() {
         heard += &hear(&mut early).await;
     }
     assert_eq!(heard, "last!");
-    assert_eq!(early.next(0, &mut VecDeque::new()).await, Step::Closed);
+    assert_eq!(early.next(0, |_| {}).await, Step::Closed);
     let mut late = world.join(Position::ZERO, 0).await;
     assert_eq!(hear(&mut late).await, "last!");
-    assert_eq!(late.next(0, &mut VecDeque::new()).await, Step::Closed);
+    assert_eq!(late.next(0, |_| {}).await, Step::Closed);
 }
 
 #[tokio::test]
@@ -160,7 +159,7 @@ async fn a_log_that_is_deleted_lets_its_readers_go() {
     let mut reader = world.join(Position::ZERO, 0).await;
     assert_eq!(hear(&mut reader).await, "");
     world.store.commit(Commit::new().with(Operation::Delete(world.log))).await.expect("deleted");
-    assert_eq!(reader.next(0, &mut VecDeque::new()).await, Step::Lost);
+    assert_eq!(reader.next(0, |_| {}).await, Step::Lost);
 }
 
 #[tokio::test]
@@ -169,17 +168,17 @@ async fn a_reader_is_not_shown_a_lower_stamp_than_it_asked_for() {
     let mut reader = world.join(Position::ZERO, 7).await;
     let mut other = world.join(Position::ZERO, 0).await;
     assert_eq!(hear(&mut other).await, "");
-    let mut frames = VecDeque::new();
+    let mut frames = Vec::new();
     for word in ["a", "b"] {
         world.append(word).await;
         assert_eq!(hear(&mut other).await, word);
     }
     while text(&frames) != "ab" {
-        assert_eq!(reader.next(0, &mut frames).await, Step::Frames);
+        assert_eq!(reader.next(0, |frame| frames.push(frame.clone())).await, Step::Frames);
     }
     world.encode.stamp.store(9, Ordering::SeqCst);
     world.append("c").await;
-    assert_eq!(reader.next(0, &mut frames).await, Step::Frames);
+    assert_eq!(reader.next(0, |frame| frames.push(frame.clone())).await, Step::Frames);
     assert_eq!(text(&frames), "abc");
     let stamps: Vec<u64> = frames.iter().map(|frame| frame.stamp).collect();
     assert!(stamps.is_sorted() && stamps[0] == 7 && stamps.last() == Some(&9), "{stamps:?}");
@@ -252,8 +251,9 @@ async fn play(acts: Vec<Act>) {
             Act::Leave(who) if !readers.is_empty() => drop(readers.remove(who % readers.len())),
             Act::Hear(who, room) if !readers.is_empty() => {
                 let at = who % readers.len();
-                let mut frames = VecDeque::new();
-                let step = readers[at].subscription.next(room, &mut frames).now_or_never();
+                let mut frames = Vec::new();
+                let take = |frame: &Frame| frames.push(frame.clone());
+                let step = readers[at].subscription.next(room, take).now_or_never();
                 assert!(step.is_none_or(|step| step == Step::Frames));
                 readers[at].heard += &text(&frames);
                 assert!(said[readers[at].from..].starts_with(&readers[at].heard), "in order, once");

@@ -7,9 +7,12 @@ use serde_json::json;
 use tidings_testing::sse::Events;
 use tidings_testing::{Harness, until};
 
-/// Waits until the server's readers sleep: one sleeper is the sweep.
-async fn waiting(server: &Harness, readers: usize) {
-    until("the readers wait", || server.clock.sleepers() == 1 + readers).await;
+/// The server's own sleepers: its sweep, and the one that asks live readers whether they may go on.
+const SLEEPERS: usize = 2;
+
+/// Waits until so many long-polls wait.
+async fn waiting(server: &Harness, polls: usize) {
+    until("the readers wait", || server.clock.sleepers() == SLEEPERS + polls).await;
 }
 
 #[tokio::test]
@@ -82,7 +85,7 @@ async fn an_sse_reader_hears_what_was_there_and_what_comes_until_its_time_is_ove
     let next = server.append_text("/v1/stream/s", "more").await;
     assert_eq!(events.next().await.expect("a data event").data, "more");
     assert_eq!(events.next().await.expect("a control event").json()["streamNextOffset"], json!(next));
-    waiting(&server, 1).await;
+    waiting(&server, 0).await;
     server.clock.advance(Duration::from_secs(60));
     assert_eq!(events.next().await, None, "after a minute the client is asked to come again");
 }
@@ -95,10 +98,13 @@ async fn a_reader_that_disconnects_leaves_nothing_behind() {
     for _ in 0..20 {
         readers.push(server.get("/v1/stream/s?offset=-1&live=sse").await);
     }
-    waiting(&server, 20).await;
+    // One through hyper, on the connection that created the stream; the others have their sockets for themselves.
+    assert_eq!((server.server().lives().len(), server.server().channels().len()), (20, 2));
     assert_eq!(server.bus().listened(), 1);
     drop(readers);
     until("nobody listens", || server.bus().listened() == 0).await;
+    until("nobody lives", || server.server().lives().is_empty()).await;
+    assert!(server.server().channels().is_empty());
     waiting(&server, 0).await;
 }
 
@@ -110,7 +116,7 @@ async fn a_server_that_stops_lets_waiting_readers_go_at_once() {
     events.next().await.expect("a control event");
     let request = server.request(Method::GET, "/v1/stream/s?offset=now&live=long-poll");
     let poll = tokio::spawn(async move { request.send().await.expect("an answer").status().as_u16() });
-    waiting(&server, 2).await;
+    waiting(&server, 1).await;
     server.stop().await;
     assert_eq!(events.next().await, None);
     assert_eq!(poll.await.expect("no panic"), 204);

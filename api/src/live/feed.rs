@@ -1,0 +1,171 @@
+//! What is sent to one client that stays, and when that ends. No I/O: whoever has the connection asks and tells.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidings_engine::deliver::{Step, Subscription};
+use tidings_model::{Timestamp, limits};
+
+use super::outbox::Outbox;
+
+/// Bytes that are taken from a subscription at a time.
+const ROOM: usize = 32 * 1024;
+
+/// On which terms a feed lasts.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// When the client is asked to come again.
+    pub ends_at: Option<Timestamp>,
+    /// How long it may take nothing of what waits for it.
+    pub slow: Duration,
+}
+
+/// Why a feed ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// There is nothing more: the log is closed, and the last frame said so.
+    Complete,
+    /// The log is gone, or what the client has not heard yet.
+    Lost,
+    /// Its time is over.
+    TimeOver,
+    /// The server is about to stop.
+    Draining,
+    /// The client took nothing for too long.
+    Slow,
+}
+
+/// How frames end on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Whoever carries them knows how.
+    Plain,
+    /// Each frame is a chunk, as in HTTP/1.1.
+    Chunked,
+}
+
+/// A subscription on its way to a client.
+pub struct Feed {
+    subscription: Option<Subscription>,
+    outbox: Outbox,
+    framing: Framing,
+    terms: Terms,
+    /// Since when the client has taken nothing though something waits for it.
+    stuck_since: Option<Timestamp>,
+    ended: Option<(End, Timestamp)>,
+    /// The connection knows that nothing more comes.
+    pub(super) hung_up: bool,
+}
+
+/// What a feed asks of whoever drives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Nothing.
+    Nothing,
+    /// There is something to send.
+    Send,
+    /// Cut the connection.
+    Cut,
+}
+
+impl Feed {
+    /// Feeds what a subscription gives.
+    pub fn new(subscription: Subscription, framing: Framing, terms: Terms) -> Self {
+        Self {
+            subscription: Some(subscription),
+            outbox: Outbox::default(),
+            framing,
+            terms,
+            stuck_since: None,
+            ended: None,
+            hung_up: false,
+        }
+    }
+
+    /// Puts bytes before everything else: the head of the answer.
+    pub fn begin_with(&mut self, head: Bytes) {
+        self.outbox.push(head);
+    }
+
+    /// How its frames end.
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// What is to be sent; taken from the subscription if it is empty. Ready with an empty outbox means that all is said.
+    pub fn poll_outbox(&mut self, cx: &mut Context<'_>, now: impl Fn() -> Timestamp) -> Poll<&mut Outbox> {
+        if self.outbox.is_empty()
+            && let Some(subscription) = &mut self.subscription
+        {
+            let outbox = &mut self.outbox;
+            let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push(frame.bytes.clone()));
+            match step {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Step::Frames) => {}
+                Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
+                Poll::Ready(Step::Lost) => self.end(End::Lost, now()),
+            }
+        }
+        Poll::Ready(&mut self.outbox)
+    }
+
+    /// Something was sent.
+    pub fn sent(&mut self, bytes: usize) {
+        self.outbox.advance(bytes);
+        self.stuck_since = None;
+    }
+
+    /// Nothing more could be sent, though there is something.
+    pub fn stuck(&mut self, now: Timestamp) {
+        self.stuck_since.get_or_insert(now);
+    }
+
+    /// Why it has ended, if it has.
+    pub fn ended(&self) -> Option<End> {
+        self.ended.map(|(end, _)| end)
+    }
+
+    /// Ends it; what was taken is still sent, and a last word.
+    pub fn end(&mut self, end: End, now: Timestamp) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some((end, now));
+        self.subscription = None;
+        if end == End::Slow {
+            self.outbox.keep_begun();
+        }
+        // A comment: whoever reads on after all learns why it ends, and resumes where it was.
+        let slow = end == End::Slow;
+        match self.framing {
+            Framing::Plain if slow => self.outbox.push(Bytes::from_static(b": slow-consumer\n\n")),
+            Framing::Plain => {}
+            Framing::Chunked if slow => {
+                self.outbox.push(Bytes::from_static(b"11\r\n: slow-consumer\n\n\r\n0\r\n\r\n"));
+            }
+            Framing::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
+        }
+    }
+
+    /// Lets go of its subscription: the connection is gone.
+    pub fn abandon(&mut self) {
+        self.subscription = None;
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Timestamp) -> Ask {
+        if let Some((_, since)) = self.ended {
+            return if now.since(since) >= limits::LAST_WORD_TIMEOUT { Ask::Cut } else { Ask::Nothing };
+        }
+        if self.stuck_since.is_some_and(|since| now.since(since) >= self.terms.slow) {
+            self.end(End::Slow, now);
+            return Ask::Send;
+        }
+        if self.terms.ends_at.is_some_and(|at| at <= now) {
+            self.end(End::TimeOver, now);
+            return Ask::Send;
+        }
+        Ask::Nothing
+    }
+}

@@ -1,0 +1,74 @@
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use tidings_model::Timestamp;
+
+/// All answers that stay. Once in a while each is asked whether it may go on.
+#[derive(Default)]
+pub struct Lives {
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    lives: Vec<Weak<dyn Life>>,
+    /// Since when the server has been about to stop.
+    draining: Option<Timestamp>,
+}
+
+/// One answer that stays.
+pub trait Life: Send + Sync {
+    /// Time has passed. Ends, or asks the other side for a sign, if it is time for that.
+    fn tick(self: Arc<Self>, now: Timestamp);
+
+    /// The server is about to stop.
+    fn drain(self: Arc<Self>, now: Timestamp);
+}
+
+impl Lives {
+    /// From now on it is asked, until it is dropped.
+    pub(super) fn enter(&self, life: Arc<dyn Life>) {
+        let mut list = self.lock();
+        // The room of those who left is used before there is more: amortised, each is looked at once.
+        if list.lives.len() == list.lives.capacity() {
+            list.lives.retain(|life| life.strong_count() > 0);
+        }
+        list.lives.push(Arc::downgrade(&life));
+        let draining = list.draining;
+        drop(list);
+        if let Some(since) = draining {
+            life.drain(since);
+        }
+    }
+
+    /// Asks all.
+    pub fn sweep(&self, now: Timestamp) {
+        self.all().into_iter().for_each(|life| life.tick(now));
+    }
+
+    /// Tells all, also those to come, that the server is about to stop.
+    pub fn drain(&self, now: Timestamp) {
+        self.lock().draining = Some(now);
+        self.all().into_iter().for_each(|life| life.drain(now));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Without the lock while they are asked: asking may end one, and another may come.
+    fn all(&self) -> Vec<Arc<dyn Life>> {
+        let mut list = self.lock();
+        list.lives.retain(|life| life.strong_count() > 0);
+        list.lives.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().expect("nobody panics while holding the list")
+    }
+}

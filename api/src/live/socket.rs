@@ -1,0 +1,220 @@
+//! A feed on a socket of its own: being woken is the writing.
+//!
+//! The subscription's waker is the socket itself. Whoever wakes it, the pump of a channel as a rule, sends what there is
+//! with one write, there and then; no task is scheduled for that. The one task of a socket waits until the client says
+//! something or goes, or can take more after it could not.
+
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+use socket2::SockRef;
+use tidings_engine::Clock;
+use tidings_model::Timestamp;
+use tokio::net::TcpStream;
+
+use super::feed::{Ask, End, Feed};
+use super::lives::{Life, Lives};
+use super::outbox::PIECES;
+
+/// Somebody is sending.
+const BUSY: u8 = 1;
+/// Look again before you stop sending.
+const AGAIN: u8 = 2;
+
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 4096;
+
+/// A client's socket and what is fed to it.
+pub struct Socket {
+    stream: TcpStream,
+    clock: Arc<dyn Clock>,
+    feed: Mutex<Feed>,
+    sending: AtomicU8,
+    /// The kernel takes no more for now; the task waits for it.
+    blocked: AtomicBool,
+    /// The connection is of no use any more.
+    over: AtomicBool,
+    task: AtomicWaker,
+}
+
+impl Socket {
+    /// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
+    pub async fn serve(stream: TcpStream, feed: Feed, clock: Arc<dyn Clock>, lives: &Lives) {
+        let socket = Arc::new(Self {
+            stream,
+            clock,
+            feed: Mutex::new(feed),
+            sending: AtomicU8::new(0),
+            blocked: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+        });
+        lives.enter(socket.clone());
+        Serving(socket).await;
+    }
+
+    /// Sends what there is. If somebody else is at it, that one looks again.
+    fn send(self: &Arc<Self>) {
+        if self.sending.fetch_or(BUSY | AGAIN, Ordering::SeqCst) & BUSY != 0 {
+            return;
+        }
+        let waker = Waker::from(self.clone());
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            self.sending.fetch_and(!AGAIN, Ordering::SeqCst);
+            if !self.over.load(Ordering::SeqCst) && !self.blocked.load(Ordering::SeqCst) {
+                match self.send_all(&mut cx) {
+                    Ok(Sent::All) => {}
+                    Ok(Sent::Blocked) => {
+                        self.blocked.store(true, Ordering::SeqCst);
+                        self.task.wake();
+                    }
+                    Ok(Sent::LastWord) => self.hang_up(),
+                    Err(_) => self.finish(),
+                }
+            }
+            if self.sending.compare_exchange(BUSY, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn send_all(&self, cx: &mut Context<'_>) -> io::Result<Sent> {
+        let mut feed = self.feed();
+        loop {
+            let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else { return Ok(Sent::All) };
+            if outbox.is_empty() {
+                // Once is enough.
+                let first = !std::mem::replace(&mut feed.hung_up, true);
+                return Ok(if first { Sent::LastWord } else { Sent::All });
+            }
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(outbox.slices()) {
+                *slice = piece;
+                count += 1;
+            }
+            match self.stream.try_write_vectored(&slices[..count]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => feed.sent(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    feed.stuck(self.clock.now());
+                    return Ok(Sent::Blocked);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes what the client says, which does not matter here, until it goes.
+    fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.stream.poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => {}
+            }
+            let mut bytes = [0; READ_BYTES];
+            match self.stream.try_read(&mut bytes) {
+                Ok(0) => return Poll::Ready(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Poll::Ready(()),
+            }
+        }
+    }
+
+    /// Says that nothing more comes, and waits for the client to close its side: closing ours while it still talks could
+    /// cost it what it has not read yet.
+    fn hang_up(&self) {
+        if SockRef::from(&self.stream).shutdown(Shutdown::Write).is_err() {
+            self.finish();
+        }
+    }
+
+    /// Ends the connection as soon as the task gets its turn.
+    fn finish(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.task.wake();
+    }
+
+    fn feed(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock().expect("nobody panics while sending")
+    }
+}
+
+/// How far sending went.
+enum Sent {
+    /// All there is, for now.
+    All,
+    /// The kernel takes no more for now.
+    Blocked,
+    /// All there will ever be.
+    LastWord,
+}
+
+impl Wake for Socket {
+    fn wake(self: Arc<Self>) {
+        self.send();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.send();
+    }
+}
+
+impl Life for Socket {
+    fn tick(self: Arc<Self>, now: Timestamp) {
+        let ask = self.feed().tick(now);
+        match ask {
+            Ask::Nothing => {}
+            Ask::Send => self.send(),
+            Ask::Cut => self.finish(),
+        }
+    }
+
+    fn drain(self: Arc<Self>, now: Timestamp) {
+        self.feed().end(End::Draining, now);
+        self.send();
+    }
+}
+
+/// The task of a socket. When it is dropped, the feed is let go, and with it the last share in the socket.
+struct Serving(Arc<Socket>);
+
+impl Future for Serving {
+    type Output = ();
+
+    fn poll(self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let socket = &self.0;
+        socket.task.register(cx.waker());
+        socket.send();
+        loop {
+            if socket.over.load(Ordering::SeqCst) || socket.poll_read(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if !socket.blocked.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            match socket.stream.poll_write_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(())) => {
+                    socket.blocked.store(false, Ordering::SeqCst);
+                    socket.send();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::SeqCst);
+        self.0.feed().abandon();
+    }
+}

@@ -1,0 +1,149 @@
+//! The first request of a connection, if its answer stays: seen before hyper sees the connection, and answered on the bare
+//! socket. All other connections go to hyper untouched, since what was looked at was not taken.
+
+use std::io;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, Uri, Version, header};
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tidings_api::live::{self, Feed, RawSocket};
+use tidings_model::limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tower::ServiceExt;
+
+/// Headers that one request may have here; hyper serves those with more.
+const HEADERS: usize = 64;
+/// Bytes of a head that are looked at; hyper serves longer ones.
+const HEAD_BYTES: usize = 4096;
+
+/// How a connection goes on.
+pub enum Early {
+    /// It is hyper's.
+    Hyper(TcpStream),
+    /// It is fed from now on.
+    Feed(TcpStream, Box<Feed>),
+    /// It was answered and is over.
+    Over,
+}
+
+/// Looks at the first request of a connection and answers it, if its answer stays.
+pub async fn first_request(mut socket: TcpStream, router: &Router) -> io::Result<Early> {
+    let mut bytes = [0; HEAD_BYTES];
+    let seen = socket.peek(&mut bytes).await?;
+    if seen == 0 {
+        return Ok(Early::Over);
+    }
+    let Some((mut request, length)) = parse(&bytes[..seen]) else { return Ok(Early::Hyper(socket)) };
+    socket.read_exact(&mut bytes[..length]).await?;
+    request.extensions_mut().insert(RawSocket);
+    let Ok(mut response) = router.clone().oneshot(request).await;
+    match live::take_over(&mut response) {
+        Some(mut feed) => {
+            let head = head(&response, [(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))]);
+            feed.begin_with(head);
+            Ok(Early::Feed(socket, Box::new(feed)))
+        }
+        None => {
+            answer(&mut socket, response).await?;
+            Ok(Early::Over)
+        }
+    }
+}
+
+/// The request in these bytes, and how many it takes; none if it is not whole or not one whose answer stays.
+fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut head = httparse::Request::new(&mut headers);
+    let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
+    let path = head.path?;
+    let stays = path.split_once('?')?.1.split('&').any(|pair| pair == "live=sse");
+    if head.method != Some("GET") || head.version != Some(1) || !stays {
+        return None;
+    }
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = Method::GET;
+    *request.version_mut() = Version::HTTP_11;
+    *request.uri_mut() = path.parse::<Uri>().ok()?;
+    for header in head.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
+        // A body, or another protocol, is more than is done here.
+        if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::UPGRADE, header::EXPECT]
+            .contains(&name)
+        {
+            return None;
+        }
+        request.headers_mut().append(name, HeaderValue::from_bytes(header.value).ok()?);
+    }
+    // Without one it is not a proper request; hyper tells.
+    request.headers().contains_key(header::HOST).then_some((request, length))
+}
+
+/// An answer that does not stay: sent whole, and the connection ends.
+async fn answer(socket: &mut TcpStream, response: Response<Body>) -> io::Result<()> {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let response = Response::from_parts(parts, Body::empty());
+    let mut out = BytesMut::from(&head(&response, [(header::CONTENT_LENGTH, body.len().into())])[..]);
+    out.put_slice(&body);
+    let sending = async {
+        socket.write_all(&out).await?;
+        socket.shutdown().await
+    };
+    tokio::time::timeout(limits::HEADER_READ_TIMEOUT, sending).await.unwrap_or(Ok(()))
+}
+
+/// The head of an answer, after which the connection ends.
+fn head(response: &Response<Body>, more: [(HeaderName, HeaderValue); 1]) -> Bytes {
+    let status = response.status();
+    let mut out = BytesMut::with_capacity(1024);
+    out.put_slice(
+        format!("HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or("")).as_bytes(),
+    );
+    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+    let ours = [
+        (header::DATE, HeaderValue::from_str(&date).expect("a date is plain text")),
+        (header::CONNECTION, HeaderValue::from_static("close")),
+    ];
+    let given = response.headers().iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
+    for (name, value) in given.chain(more.iter().chain(&ours).map(|(name, value)| (name, value))) {
+        out.put_slice(name.as_str().as_bytes());
+        out.put_slice(b": ");
+        out.put_slice(value.as_bytes());
+        out.put_slice(b"\r\n");
+    }
+    out.put_slice(b"\r\n");
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(head: &str) -> bool {
+        parse(head.as_bytes()).is_some()
+    }
+
+    #[test]
+    fn only_a_whole_request_for_an_answer_that_stays_is_taken() {
+        let get = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: a\r\n";
+        assert!(taken(&format!("{get}\r\n")));
+        assert!(taken(&format!("{get}Accept: text/event-stream\r\n\r\n")));
+        assert!(!taken(get), "the head is not complete");
+        assert!(!taken(&format!("{get}Content-Length: 1\r\n\r\nx")));
+        assert!(!taken("GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\n\r\n"), "no host");
+        assert!(!taken("GET /v1/stream/s?offset=-1&live=sse HTTP/1.0\r\nHost: a\r\n\r\n"));
+        assert!(!taken("POST /v1/stream/s?live=sse HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(!taken("GET /v1/stream/s?live=sses HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert!(!taken("GET /v1/stream/live=sse HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+
+    #[test]
+    fn what_follows_the_head_is_left() {
+        let head = "GET /s?live=sse HTTP/1.1\r\nHost: a\r\n\r\n";
+        let (request, length) = parse(format!("{head}GET /").as_bytes()).expect("whole");
+        assert_eq!((length, request.uri().path()), (head.len(), "/s"));
+    }
+}
