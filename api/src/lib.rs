@@ -2,6 +2,7 @@
 //!
 //! A handler translates, a capability decides. Read [`router`], then a capability's file ([`streams`]), then
 //! [`wire`] (headers, offsets and bodies to values and back), [`sse`] and [`error`] (which error is which status).
+//! [`websocket`] is RFC 6455 without a socket, for whoever has one.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
@@ -11,6 +12,7 @@ mod error;
 mod path;
 mod sse;
 mod streams;
+pub mod websocket;
 mod wire;
 
 use std::sync::Arc;
