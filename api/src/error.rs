@@ -39,7 +39,8 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the server could not do this; see its log")
     }
 
-    fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
+    /// The same with one more header.
+    pub(crate) fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self
     }

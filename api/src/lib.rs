@@ -1,7 +1,8 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
 //! A handler translates, a capability decides. Read [`router`], then a capability's file ([`streams`]), then
-//! [`wire`] (headers, offsets and bodies to values and back), [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status).
+//! [`wire`] (headers, offsets and bodies to values and back), [`live`] (answers that stay), [`sse`] and [`error`] (which
+//! error is which status). [`websocket`] is RFC 6455 without a socket, for whoever has one.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
@@ -12,6 +13,7 @@ pub mod live;
 mod path;
 mod sse;
 mod streams;
+pub mod websocket;
 mod wire;
 
 use std::sync::Arc;

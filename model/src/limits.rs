@@ -57,3 +57,19 @@ pub const READERS_PER_STREAM: usize = 10_000;
 pub const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long one SSE answer lasts before the client is asked to come again.
 pub const SSE_DURATION: Duration = Duration::from_secs(60);
+/// Subprotocols that a WebSocket client may offer to choose from.
+pub const WEBSOCKET_PROTOCOLS: usize = 32;
+/// Bytes of payload in one WebSocket frame from a client.
+pub const WEBSOCKET_FRAME_BYTES: usize = 1024 * 1024;
+/// Bytes of one WebSocket message from a client, all its fragments together.
+pub const WEBSOCKET_MESSAGE_BYTES: usize = 1024 * 1024;
+/// Frames that one WebSocket message may come in.
+pub const WEBSOCKET_FRAGMENTS: u32 = 16 * 1024;
+/// How long a WebSocket message may take from its first byte to its last.
+pub const WEBSOCKET_MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a WebSocket client may take to answer a close frame.
+pub const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a WebSocket client may be silent before it is asked whether it is there.
+pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
+/// How long a WebSocket client may be silent altogether; longer than [`WEBSOCKET_PING_AFTER`].
+pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);

@@ -1,0 +1,131 @@
+//! Is somebody there? A peer that is silent for a while is asked, one that stays silent is given up.
+
+use std::time::Duration;
+
+use tidings_model::{Timestamp, limits};
+
+/// How much silence is too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Silence before a ping.
+    pub ping_after: Duration,
+    /// Silence altogether; longer than `ping_after`.
+    pub dead_after: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { ping_after: limits::WEBSOCKET_PING_AFTER, dead_after: limits::WEBSOCKET_DEAD_AFTER }
+    }
+}
+
+/// What to do about a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Nothing before that moment.
+    Wait(Timestamp),
+    /// Send a ping with this payload, and check again.
+    Ping([u8; 8]),
+    /// Nobody is there.
+    Dead,
+}
+
+/// When a peer was last heard, and whether it has been asked since.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepAlive {
+    patience: Patience,
+    heard: Timestamp,
+    asked: Option<Timestamp>,
+}
+
+impl KeepAlive {
+    /// A peer that is there now.
+    pub fn new(patience: Patience, now: Timestamp) -> Self {
+        Self { patience, heard: now, asked: None }
+    }
+
+    /// Something came, whatever it was.
+    pub fn heard(&mut self, now: Timestamp) {
+        self.heard = now;
+        self.asked = None;
+    }
+
+    /// What to do now. Each silence is asked into once: a connection does not lose what is sent on it.
+    pub fn check(&mut self, now: Timestamp) -> Check {
+        // A clock that was set back must not make us wait for as long as it was.
+        self.heard = self.heard.min(now);
+        self.asked = self.asked.map(|asked| asked.min(now));
+        match self.asked {
+            None => {
+                let due = self.heard + self.patience.ping_after;
+                if now < due {
+                    return Check::Wait(due);
+                }
+                self.asked = Some(now);
+                // The moment it was asked: the pong that returns it tells how long the way is.
+                Check::Ping(now.as_millis().to_be_bytes())
+            }
+            // Counted from the question and not from the silence: if it was us who slept, the peer has had
+            // no chance to answer.
+            Some(asked) => {
+                let due = asked + self.patience.dead_after.saturating_sub(self.patience.ping_after);
+                if now < due { Check::Wait(due) } else { Check::Dead }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience =
+        Patience { ping_after: Duration::from_millis(30), dead_after: Duration::from_millis(50) };
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn ping(millis: u64) -> Check {
+        Check::Ping(millis.to_be_bytes())
+    }
+
+    #[test]
+    fn a_silent_peer_is_asked_once_and_then_given_up() {
+        let mut peer = KeepAlive::new(PATIENCE, at(1000));
+        assert_eq!(peer.check(at(1000)), Check::Wait(at(1030)));
+        assert_eq!(peer.check(at(1029)), Check::Wait(at(1030)));
+        assert_eq!(peer.check(at(1030)), ping(1030));
+        assert_eq!(peer.check(at(1030)), Check::Wait(at(1050)));
+        assert_eq!(peer.check(at(1049)), Check::Wait(at(1050)));
+        assert_eq!(peer.check(at(1050)), Check::Dead);
+    }
+
+    #[test]
+    fn whatever_is_heard_begins_the_wait_anew() {
+        let mut peer = KeepAlive::new(PATIENCE, at(1000));
+        peer.heard(at(1020));
+        assert_eq!(peer.check(at(1030)), Check::Wait(at(1050)));
+        assert_eq!(peer.check(at(1050)), ping(1050));
+        peer.heard(at(1069));
+        assert_eq!(peer.check(at(1070)), Check::Wait(at(1099)));
+        assert_eq!(peer.check(at(1099)), ping(1099));
+    }
+
+    #[test]
+    fn a_server_that_slept_asks_before_it_gives_up() {
+        let mut peer = KeepAlive::new(PATIENCE, at(1000));
+        assert_eq!(peer.check(at(9000)), ping(9000));
+        assert_eq!(peer.check(at(9019)), Check::Wait(at(9020)));
+        assert_eq!(peer.check(at(9020)), Check::Dead);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_lengthen_the_wait() {
+        let mut peer = KeepAlive::new(PATIENCE, at(1000));
+        assert_eq!(peer.check(at(500)), Check::Wait(at(530)));
+        assert_eq!(peer.check(at(530)), ping(530));
+        assert_eq!(peer.check(at(100)), Check::Wait(at(120)));
+        assert_eq!(peer.check(at(120)), Check::Dead);
+    }
+}
