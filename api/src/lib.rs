@@ -10,6 +10,7 @@ mod answer;
 mod drain;
 mod error;
 pub mod live;
+mod messages;
 mod path;
 mod sse;
 mod streams;
@@ -25,7 +26,7 @@ use tidings_streams::Streams;
 
 pub use drain::{Drain, Drained};
 pub use error::ApiError;
-pub use live::Lives;
+pub use live::{Lives, Stage};
 
 /// What the handlers stand on.
 #[derive(Clone)]
@@ -36,8 +37,8 @@ pub struct Api {
     pub chance: Arc<Chance>,
     /// Tells waiting readers that the server is about to stop.
     pub drained: Drained,
-    /// All answers that stay.
-    pub lives: Arc<Lives>,
+    /// Where answers that stay live.
+    pub stage: Stage,
 }
 
 /// All routes.

@@ -94,15 +94,16 @@ fn events(batch: &Batch<'_>, encoding: Encoding, cursor: u64) -> BytesMut {
             Encoding::Base64 => event(&mut out, "data", &id, STANDARD.encode(&body).as_bytes()),
         }
     }
-    event(&mut out, "control", &id, control(batch, &id, cursor).as_bytes());
+    event(&mut out, "control", &id, control(batch, &id, Some(cursor)).as_bytes());
     out
 }
 
-fn control(batch: &Batch<'_>, next: &str, cursor: u64) -> String {
+/// What tells where to resume, as JSON.
+pub fn control(batch: &Batch<'_>, next: &str, cursor: Option<u64>) -> String {
     let mut control = format!(r#"{{"streamNextOffset":"{next}""#);
     if batch.closed {
         control += r#","streamClosed":true"#;
-    } else {
+    } else if let Some(cursor) = cursor {
         // Writing to memory does not fail.
         let _ = write!(control, r#","streamCursor":"{cursor}""#);
     }

@@ -15,9 +15,11 @@ use tidings_streams::{
 
 use crate::Api;
 use crate::error::ApiError;
-use crate::live::{Carrier, Feed, Terms};
+use crate::live::{Carrier, Terms};
+use crate::messages::Messages;
 use crate::path::StreamPath;
 use crate::sse::{Encoding, Sse};
+use crate::websocket::Upgrade;
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{cursor, header as names, offset, payload, request, time};
 
@@ -103,12 +105,16 @@ async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     query: ReadQuery,
-    request: Request,
+    mut request: Request,
 ) -> Result<Response, ApiError> {
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
         Live::LongPoll => long_poll(&api, &stream, query).await,
-        Live::Sse => follow(&api, &stream, query, Carrier::of(request.extensions())).await,
+        Live::Sse => follow(&api, &stream, query, Carrier::of(&mut request)).await,
+        Live::WebSocket => {
+            let upgrade = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[])?;
+            converse(&api, &stream, query, upgrade, Carrier::of(&mut request)).await
+        }
     }
 }
 
@@ -230,7 +236,21 @@ async fn follow(
     let options = api.streams.options();
     let terms =
         Terms { ends_at: Some(clock.now() + options.sse_duration), slow: options.slow_reader_timeout };
-    Ok(carrier.answer(headers, Feed::new(subscription, framing, terms), clock, &api.lives))
+    Ok(carrier.events(headers, subscription, terms, &api.stage))
+}
+
+async fn converse(
+    api: &Api,
+    stream: &StreamKey,
+    query: ReadQuery,
+    upgrade: Upgrade,
+    carrier: Carrier,
+) -> Result<Response, ApiError> {
+    let encode = |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type)) };
+    let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
+    let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
+    let terms = Terms { ends_at: None, slow: api.streams.options().slow_reader_timeout };
+    carrier.websocket(upgrade, subscription, terms, &api.stage)
 }
 
 fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {

@@ -14,9 +14,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::SockRef;
-use tidings_api::Lives;
-use tidings_api::live::{Cut, Socket};
-use tidings_engine::Clock;
+use tidings_api::Stage;
+use tidings_api::live::{Conduit, Socket};
 use tidings_model::limits;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,10 +31,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Service {
     /// The routes.
     pub router: Router,
-    /// What time it is.
-    pub clock: Arc<dyn Clock>,
-    /// All answers that stay.
-    pub lives: Arc<Lives>,
+    /// Where answers that stay live.
+    pub stage: Stage,
 }
 
 /// Serves until `stopped`, then waits for the answers that are on their way. Dropping it cuts them off.
@@ -86,8 +83,7 @@ impl Serving {
         match tokio::time::timeout(limits::HEADER_READ_TIMEOUT, looking).await {
             Ok(Ok(Early::Hyper(socket))) => self.hyper(socket, permit, watcher).await,
             Ok(Ok(Early::Feed(socket, feed))) => {
-                let Service { clock, lives, .. } = &self.service;
-                let (clock, lives) = (clock.clone(), lives.clone());
+                let Stage { clock, lives } = self.service.stage.clone();
                 // A task of its own, which is small: this one has room for all that hyper needs.
                 tokio::spawn(async move {
                     Socket::serve(socket, *feed, clock, &lives).await;
@@ -100,9 +96,8 @@ impl Serving {
     }
 
     async fn hyper(&self, socket: TcpStream, permit: OwnedSemaphorePermit, watcher: Watcher) {
-        let _permit = permit;
-        let cut = Cut::default();
-        let (router, handle) = (self.service.router.clone(), cut.clone());
+        let conduit = Conduit::new(Arc::new(permit));
+        let (router, handle) = (self.service.router.clone(), conduit.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(handle.clone());
@@ -113,7 +108,7 @@ impl Serving {
             served = watcher.watch(connection) => if let Err(error) = served {
                 tracing::debug!(error, "a connection ended badly");
             },
-            () = cut.0.notified() => tracing::debug!("a connection was cut: its reader took nothing"),
+            () = conduit.is_cut() => tracing::debug!("a connection was cut: its reader took nothing"),
         }
     }
 }

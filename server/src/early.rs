@@ -5,7 +5,7 @@ use std::io;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Method, Request, Response, Uri, Version, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use tidings_api::live::{self, Feed, RawSocket};
@@ -42,8 +42,7 @@ pub async fn first_request(mut socket: TcpStream, router: &Router) -> io::Result
     let Ok(mut response) = router.clone().oneshot(request).await;
     match live::take_over(&mut response) {
         Some(mut feed) => {
-            let head = head(&response, [(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))]);
-            feed.begin_with(head);
+            feed.begin_with(head(&response, Ending::of(&response)));
             Ok(Early::Feed(socket, Box::new(feed)))
         }
         None => {
@@ -59,7 +58,7 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     let mut head = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
     let path = head.path?;
-    let stays = path.split_once('?')?.1.split('&').any(|pair| pair == "live=sse");
+    let stays = path.split_once('?')?.1.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket");
     if head.method != Some("GET") || head.version != Some(1) || !stays {
         return None;
     }
@@ -86,7 +85,7 @@ async fn answer(socket: &mut TcpStream, response: Response<Body>) -> io::Result<
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let response = Response::from_parts(parts, Body::empty());
-    let mut out = BytesMut::from(&head(&response, [(header::CONTENT_LENGTH, body.len().into())])[..]);
+    let mut out = BytesMut::from(&head(&response, Ending::After(body.len()))[..]);
     out.put_slice(&body);
     let sending = async {
         socket.write_all(&out).await?;
@@ -95,20 +94,41 @@ async fn answer(socket: &mut TcpStream, response: Response<Body>) -> io::Result<
     tokio::time::timeout(limits::HEADER_READ_TIMEOUT, sending).await.unwrap_or(Ok(()))
 }
 
-/// The head of an answer, after which the connection ends.
-fn head(response: &Response<Body>, more: [(HeaderName, HeaderValue); 1]) -> Bytes {
+/// How the body of an answer ends.
+enum Ending {
+    /// After so many bytes, and with it the connection.
+    After(usize),
+    /// With a last chunk, and with it the connection.
+    Chunk,
+    /// There is none: the connection goes on as something else.
+    None,
+}
+
+impl Ending {
+    /// Of an answer that stays.
+    fn of(response: &Response<Body>) -> Self {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS { Self::None } else { Self::Chunk }
+    }
+}
+
+/// The head of an answer.
+fn head(response: &Response<Body>, ending: Ending) -> Bytes {
+    let mut headers = response.headers().clone();
+    match ending {
+        Ending::After(bytes) => drop(headers.insert(header::CONTENT_LENGTH, bytes.into())),
+        Ending::Chunk => drop(headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))),
+        Ending::None => {}
+    }
+    if !matches!(ending, Ending::None) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
+    headers.insert(header::DATE, HeaderValue::from_str(&date).expect("a date is plain text"));
     let status = response.status();
     let mut out = BytesMut::with_capacity(1024);
-    out.put_slice(
-        format!("HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or("")).as_bytes(),
-    );
-    let date = httpdate::fmt_http_date(std::time::SystemTime::now());
-    let ours = [
-        (header::DATE, HeaderValue::from_str(&date).expect("a date is plain text")),
-        (header::CONNECTION, HeaderValue::from_static("close")),
-    ];
-    let given = response.headers().iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
-    for (name, value) in given.chain(more.iter().chain(&ours).map(|(name, value)| (name, value))) {
+    let reason = status.canonical_reason().unwrap_or_default();
+    out.put_slice(format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).as_bytes());
+    for (name, value) in &headers {
         out.put_slice(name.as_str().as_bytes());
         out.put_slice(b": ");
         out.put_slice(value.as_bytes());

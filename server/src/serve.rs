@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Lives};
+use tidings_api::{Api, Drain, Lives, Stage};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
 use tidings_engine::log::Memory;
@@ -105,14 +105,15 @@ impl Server {
         let clock = options.clock.clone();
         let keeping_house = tokio::spawn(keep_house(streams.clone(), clock.clone(), opened.tend));
         let asking = tokio::spawn(ask_lives(lives.clone(), clock.clone()));
+        let stage = Stage { clock: clock.clone(), lives: lives.clone() };
         let chance = Arc::new(Chance::seeded(options.seed));
         let channels = streams.channels().clone();
-        let router = tidings_api::router(Api { streams, chance, drained, lives: lives.clone() });
+        let router = tidings_api::router(Api { streams, chance, drained, stage: stage.clone() });
         let stopped = async {
             // A server that is dropped stops too.
             let _ = stopped.await;
         };
-        let service = connections::Service { router, clock: clock.clone(), lives: lives.clone() };
+        let service = connections::Service { router, stage };
         let serving = tokio::spawn(connections::serve(listener, service, stopped));
         let keeping = [keeping_house, asking];
         Ok(Self { address, bus, channels, lives, clock, drain, stop, serving, keeping, _lock: opened.lock })

@@ -10,14 +10,10 @@ use futures_util::task::AtomicWaker;
 use http_body::Frame;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
-use tokio::sync::Notify;
 
+use super::conduit::Conduit;
 use super::feed::{Ask, End, Feed};
 use super::lives::{Life, Lives};
-
-/// Put into a request by whoever can cut its connection: a body that is not polled cannot end by itself.
-#[derive(Clone, Debug, Default)]
-pub struct Cut(pub Arc<Notify>);
 
 /// The body.
 pub struct LiveBody(Arc<Shared>);
@@ -26,12 +22,12 @@ struct Shared {
     feed: Mutex<Feed>,
     clock: Arc<dyn Clock>,
     task: AtomicWaker,
-    cut: Option<Cut>,
+    conduit: Option<Conduit>,
 }
 
 impl LiveBody {
-    pub fn new(feed: Feed, clock: Arc<dyn Clock>, cut: Option<Cut>, lives: &Lives) -> Self {
-        let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), cut });
+    pub fn new(feed: Feed, clock: Arc<dyn Clock>, conduit: Option<Conduit>, lives: &Lives) -> Self {
+        let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), conduit });
         lives.enter(shared.clone());
         Self(shared)
     }
@@ -78,8 +74,9 @@ impl Life for Shared {
             Ask::Nothing => {}
             Ask::Send => self.task.wake(),
             Ask::Cut => {
-                if let Some(Cut(cut)) = &self.cut {
-                    cut.notify_one();
+                // It is not polled, so it cannot end by itself.
+                if let Some(conduit) = &self.conduit {
+                    conduit.cut();
                 }
             }
         }

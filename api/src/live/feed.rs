@@ -8,6 +8,7 @@ use tidings_engine::deliver::{Step, Subscription};
 use tidings_model::{Timestamp, limits};
 
 use super::outbox::Outbox;
+use crate::websocket::{self, Close, Code, Event, Tick};
 
 /// Bytes that are taken from a subscription at a time.
 const ROOM: usize = 32 * 1024;
@@ -34,22 +35,42 @@ pub enum End {
     Draining,
     /// The client took nothing for too long.
     Slow,
+    /// The client said something where nothing is heard.
+    Spoken,
+    /// The client closed, or broke the rules so that it had to be closed.
+    Left,
 }
 
-/// How frames end on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// Whoever carries them knows how.
+impl End {
+    /// What a WebSocket is told.
+    fn close(self) -> Close {
+        match self {
+            Self::Complete => Close::new(Code::NORMAL, "closed"),
+            Self::Lost => Close::new(Code::GOING_AWAY, "gone"),
+            Self::TimeOver => Close::new(Code::GOING_AWAY, "come-again"),
+            Self::Draining => Close::new(Code::SERVICE_RESTART, "server-restart"),
+            Self::Slow => Close::new(Code::POLICY_VIOLATION, "slow-consumer"),
+            Self::Spoken => Close::new(Code::UNSUPPORTED_DATA, "nothing is read from this socket"),
+            Self::Left => Close::new(Code::NORMAL, ""),
+        }
+    }
+}
+
+/// What frames are part of.
+pub enum Wire {
+    /// Server-sent events in a body that somebody else frames.
     Plain,
-    /// Each frame is a chunk, as in HTTP/1.1.
+    /// Server-sent events, each frame a chunk as in HTTP/1.1.
     Chunked,
+    /// A WebSocket, each frame one or more of its messages.
+    WebSocket(Box<websocket::Connection>),
 }
 
 /// A subscription on its way to a client.
 pub struct Feed {
     subscription: Option<Subscription>,
     outbox: Outbox,
-    framing: Framing,
+    wire: Wire,
     terms: Terms,
     /// Since when the client has taken nothing though something waits for it.
     stuck_since: Option<Timestamp>,
@@ -71,11 +92,11 @@ pub enum Ask {
 
 impl Feed {
     /// Feeds what a subscription gives.
-    pub fn new(subscription: Subscription, framing: Framing, terms: Terms) -> Self {
+    pub fn new(subscription: Subscription, wire: Wire, terms: Terms) -> Self {
         Self {
             subscription: Some(subscription),
             outbox: Outbox::default(),
-            framing,
+            wire,
             terms,
             stuck_since: None,
             ended: None,
@@ -88,13 +109,11 @@ impl Feed {
         self.outbox.push(head);
     }
 
-    /// How its frames end.
-    pub fn framing(&self) -> Framing {
-        self.framing
-    }
-
     /// What is to be sent; taken from the subscription if it is empty. Ready with an empty outbox means that all is said.
     pub fn poll_outbox(&mut self, cx: &mut Context<'_>, now: impl Fn() -> Timestamp) -> Poll<&mut Outbox> {
+        if self.outbox.is_empty() {
+            self.take_owed();
+        }
         if self.outbox.is_empty()
             && let Some(subscription) = &mut self.subscription
         {
@@ -108,6 +127,32 @@ impl Feed {
             }
         }
         Poll::Ready(&mut self.outbox)
+    }
+
+    /// Takes what a WebSocket owes its peer: pongs, pings, a close.
+    fn take_owed(&mut self) {
+        if let Wire::WebSocket(socket) = &mut self.wire {
+            while let Some(frame) = socket.outgoing() {
+                self.outbox.push(frame);
+            }
+        }
+    }
+
+    /// The client said something.
+    pub fn heard(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
+        let Wire::WebSocket(socket) = &mut self.wire else { return Ask::Nothing };
+        let mut end = None;
+        while let Some(event) = socket.feed(&mut bytes, now) {
+            match event {
+                Event::Ping(_) | Event::Pong(_) => {}
+                Event::Text(_) | Event::Binary(_) => end = end.or(Some(End::Spoken)),
+                Event::Closed(_) | Event::Failed(_) => end = Some(End::Left),
+            }
+        }
+        if let Some(end) = end {
+            self.end(end, now);
+        }
+        Ask::Send
     }
 
     /// Something was sent.
@@ -138,14 +183,17 @@ impl Feed {
         }
         // A comment: whoever reads on after all learns why it ends, and resumes where it was.
         let slow = end == End::Slow;
-        match self.framing {
-            Framing::Plain if slow => self.outbox.push(Bytes::from_static(b": slow-consumer\n\n")),
-            Framing::Plain => {}
-            Framing::Chunked if slow => {
+        match &mut self.wire {
+            Wire::Plain if slow => self.outbox.push(Bytes::from_static(b": slow-consumer\n\n")),
+            Wire::Plain => {}
+            Wire::Chunked if slow => {
                 self.outbox.push(Bytes::from_static(b"11\r\n: slow-consumer\n\n\r\n0\r\n\r\n"));
             }
-            Framing::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
+            Wire::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
+            // If the peer closed first, its own answer is owed already, and this adds nothing.
+            Wire::WebSocket(socket) => socket.close(&end.close(), now),
         }
+        self.take_owed();
     }
 
     /// Lets go of its subscription: the connection is gone.
@@ -166,6 +214,12 @@ impl Feed {
             self.end(End::TimeOver, now);
             return Ask::Send;
         }
-        Ask::Nothing
+        match &mut self.wire {
+            Wire::Plain | Wire::Chunked => Ask::Nothing,
+            Wire::WebSocket(socket) => match socket.tick(now) {
+                Tick::Wait(_) => Ask::Send,
+                Tick::Over(_) => Ask::Cut,
+            },
+        }
     }
 }

@@ -2,27 +2,37 @@
 //!
 //! A handler makes a [`Feed`]: a subscription, how it is written, and the [`Terms`] on which it lasts. Who drives it depends
 //! on the connection. On plain TCP, when it is the first request, that is a [`Socket`], and nothing stands between
-//! ring and kernel; through hyper (TLS, HTTP/2, later requests of a connection) it is a body that is polled. Both ask the feed for bytes when they can
-//! send some and leave its cursor where it is when they cannot.
+//! ring and kernel; through hyper (TLS, HTTP/2, later requests of a connection) it is a body that is polled, or what an
+//! upgrade gives. All of them ask the feed for bytes when they can send some and leave its cursor where it is when they
+//! cannot.
 //!
-//! Read [`feed`] (what is sent, and when it ends), [`socket`] and [`body`] (who sends it), then [`lives`] (all of them, asked once
-//! a second whether they may go on).
+//! Read `feed` (what is sent, and when it ends), `socket`, `body` and `upgraded` (who sends it), then `lives` (all of
+//! them, asked once a second whether they may go on).
 
 mod body;
+mod conduit;
 mod feed;
 mod lives;
 mod outbox;
 mod socket;
+mod upgraded;
 
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
-use axum::http::Extensions;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use tidings_engine::Clock;
+use tidings_engine::deliver::Subscription;
 
-pub use body::Cut;
-pub use feed::{Feed, Framing, Terms};
+use crate::error::ApiError;
+use crate::websocket::{Connection, Limits, Patience, Upgrade};
+
+pub use conduit::Conduit;
+pub use feed::{Feed, Terms, Wire};
 pub use lives::Lives;
 pub use socket::Socket;
 
@@ -34,53 +44,106 @@ pub struct RawSocket;
 #[derive(Clone)]
 struct Handover(Arc<Mutex<Option<Feed>>>);
 
-/// What carries an answer.
-#[derive(Clone, Debug)]
-pub enum Carrier {
-    /// A socket that will be handed over.
-    Socket,
-    /// A body that will be polled, on a connection that can perhaps be cut.
-    Body(Option<Cut>),
-}
-
-impl Carrier {
-    /// The carrier of the answer to a request.
-    pub fn of(request: &Extensions) -> Self {
-        match request.get::<RawSocket>() {
-            Some(RawSocket) => Self::Socket,
-            None => Self::Body(request.get::<Cut>().cloned()),
-        }
-    }
-
-    /// How frames end on it.
-    pub fn framing(&self) -> Framing {
-        match self {
-            Self::Socket => Framing::Chunked,
-            Self::Body(_) => Framing::Plain,
-        }
-    }
-
-    /// An answer with a head and a feed.
-    pub fn answer(
-        self,
-        head: impl IntoResponse,
-        feed: Feed,
-        clock: Arc<dyn Clock>,
-        lives: &Lives,
-    ) -> Response {
-        let mut response = head.into_response();
-        match self {
-            Self::Socket => {
-                response.extensions_mut().insert(Handover(Arc::new(Mutex::new(Some(feed)))));
-            }
-            Self::Body(cut) => *response.body_mut() = Body::new(body::LiveBody::new(feed, clock, cut, lives)),
-        }
-        response
-    }
-}
-
 /// The feed of an answer, if it is one that stays and its request had a [`RawSocket`].
 pub fn take_over(response: &mut Response) -> Option<Feed> {
     let Handover(feed) = response.extensions_mut().remove()?;
     feed.lock().expect("nobody panics while taking it").take()
+}
+
+/// How frames of server-sent events end on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// Whoever carries them knows how.
+    Plain,
+    /// Each frame is a chunk, as in HTTP/1.1.
+    Chunked,
+}
+
+/// What carries an answer.
+pub enum Carrier {
+    /// A socket that will be handed over.
+    Socket,
+    /// A body that will be polled, on a connection that can perhaps be cut and perhaps be upgraded.
+    Hyper(Option<Conduit>, Option<OnUpgrade>),
+}
+
+impl Carrier {
+    /// The carrier of the answer to a request.
+    pub fn of(request: &mut Request) -> Self {
+        let extensions = request.extensions_mut();
+        match extensions.get::<RawSocket>() {
+            Some(RawSocket) => Self::Socket,
+            None => Self::Hyper(extensions.get::<Conduit>().cloned(), extensions.remove::<OnUpgrade>()),
+        }
+    }
+
+    /// How events end on it.
+    pub fn framing(&self) -> Framing {
+        match self {
+            Self::Socket => Framing::Chunked,
+            Self::Hyper(..) => Framing::Plain,
+        }
+    }
+
+    /// An answer with a head and events, encoded with the framing of this carrier.
+    pub fn events(
+        self,
+        head: HeaderMap,
+        subscription: Subscription,
+        terms: Terms,
+        stage: &Stage,
+    ) -> Response {
+        match self {
+            Self::Socket => hand_over(head.into_response(), Feed::new(subscription, Wire::Chunked, terms)),
+            Self::Hyper(conduit, _) => {
+                let feed = Feed::new(subscription, Wire::Plain, terms);
+                let body = body::LiveBody::new(feed, stage.clock.clone(), conduit, &stage.lives);
+                (head, Body::new(body)).into_response()
+            }
+        }
+    }
+
+    /// An answer that becomes a WebSocket.
+    pub fn websocket(
+        self,
+        upgrade: Upgrade,
+        subscription: Subscription,
+        terms: Terms,
+        stage: &Stage,
+    ) -> Result<Response, ApiError> {
+        let socket = Connection::new(Limits::default(), Patience::default(), stage.clock.now());
+        let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), terms);
+        let (conduit, upgrading) = match self {
+            Self::Socket => return Ok(hand_over(upgrade.into_response(), feed)),
+            Self::Hyper(conduit, Some(upgrading)) => (conduit, upgrading),
+            Self::Hyper(_, None) => {
+                let message = "this connection cannot become a WebSocket";
+                return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message));
+            }
+        };
+        let stage = stage.clone();
+        let held = conduit.map(|conduit| conduit.held());
+        // Ends with its connection, which the server waits for by what is held.
+        tokio::spawn(async move {
+            let _held = held;
+            if let Ok(upgraded) = upgrading.await {
+                upgraded::serve(TokioIo::new(upgraded), feed, stage.clock, &stage.lives).await;
+            }
+        });
+        Ok(upgrade.into_response())
+    }
+}
+
+fn hand_over(mut response: Response, feed: Feed) -> Response {
+    response.extensions_mut().insert(Handover(Arc::new(Mutex::new(Some(feed)))));
+    response
+}
+
+/// What answers that stay need to live.
+#[derive(Clone)]
+pub struct Stage {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// All of them.
+    pub lives: Arc<Lives>,
 }

@@ -110,8 +110,8 @@ impl Socket {
         }
     }
 
-    /// Takes what the client says, which does not matter here, until it goes.
-    fn poll_read(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Takes what the client says, until it goes.
+    fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.stream.poll_read_ready(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -121,7 +121,12 @@ impl Socket {
             let mut bytes = [0; READ_BYTES];
             match self.stream.try_read(&mut bytes) {
                 Ok(0) => return Poll::Ready(()),
-                Ok(_) => {}
+                Ok(count) => {
+                    let ask = self.feed().heard(&bytes[..count], self.clock.now());
+                    if ask == Ask::Send {
+                        self.send();
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return Poll::Ready(()),
             }

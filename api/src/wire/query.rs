@@ -28,8 +28,10 @@ pub enum Live {
     No,
     /// It waits once.
     LongPoll,
-    /// It stays.
+    /// It stays, for server-sent events.
     Sse,
+    /// It stays, as a WebSocket.
+    WebSocket,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for ReadQuery {
@@ -51,7 +53,11 @@ impl ReadQuery {
             None => Live::No,
             Some("long-poll") => Live::LongPoll,
             Some("sse") => Live::Sse,
-            Some(_) => return Err(ApiError::bad_request("invalid_live", "live is `long-poll` or `sse`")),
+            Some("websocket") => Live::WebSocket,
+            Some(_) => {
+                let message = "live is `long-poll`, `sse` or `websocket`";
+                return Err(ApiError::bad_request("invalid_live", message));
+            }
         };
         let last_event = last_event.filter(|id| live == Live::Sse && !id.is_empty());
         let from = match last_event.or(once(pairs, "offset")?) {

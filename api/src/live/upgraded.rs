@@ -1,0 +1,117 @@
+//! A feed on what hyper gives after an upgrade: a WebSocket over TLS, or on a connection that was used before.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, ready};
+
+use futures_util::task::AtomicWaker;
+use tidings_engine::Clock;
+use tidings_model::Timestamp;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::feed::{Ask, End, Feed};
+use super::lives::{Life, Lives};
+
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 4096;
+
+struct Shared {
+    feed: Mutex<Feed>,
+    clock: Arc<dyn Clock>,
+    task: AtomicWaker,
+    over: AtomicBool,
+}
+
+/// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
+pub async fn serve(
+    mut io: impl AsyncRead + AsyncWrite + Unpin,
+    feed: Feed,
+    clock: Arc<dyn Clock>,
+    lives: &Lives,
+) {
+    let over = AtomicBool::new(false);
+    let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
+    lives.enter(shared.clone());
+    let serving = Serving(shared);
+    // However it ends, it has ended.
+    let _ = std::future::poll_fn(|cx| serving.0.poll(cx, Pin::new(&mut io))).await;
+}
+
+impl Shared {
+    fn poll<T: AsyncRead + AsyncWrite>(
+        &self,
+        cx: &mut Context<'_>,
+        mut io: Pin<&mut T>,
+    ) -> Poll<io::Result<()>> {
+        self.task.register(cx.waker());
+        if self.over.load(Ordering::SeqCst) {
+            return Poll::Ready(Ok(()));
+        }
+        let reading = self.poll_read(cx, io.as_mut())?;
+        let writing = self.poll_write(cx, io.as_mut())?;
+        if reading.is_ready() || writing.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Ready when the client has gone.
+    fn poll_read<T: AsyncRead>(&self, cx: &mut Context<'_>, mut io: Pin<&mut T>) -> Poll<io::Result<()>> {
+        loop {
+            let mut bytes = [0; READ_BYTES];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            ready!(io.as_mut().poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.feed().heard(buffer.filled(), self.clock.now());
+        }
+    }
+
+    /// Ready when all is said.
+    fn poll_write<T: AsyncWrite>(&self, cx: &mut Context<'_>, mut io: Pin<&mut T>) -> Poll<io::Result<()>> {
+        let mut feed = self.feed();
+        loop {
+            let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else {
+                // Nothing new: what was written must not wait.
+                ready!(io.as_mut().poll_flush(cx))?;
+                return Poll::Pending;
+            };
+            let Some(piece) = outbox.slices().next() else { return io.as_mut().poll_shutdown(cx) };
+            match io.as_mut().poll_write(cx, &piece)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(bytes) => feed.sent(bytes),
+                Poll::Pending => {
+                    feed.stuck(self.clock.now());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn feed(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock().expect("nobody panics while sending")
+    }
+}
+
+impl Life for Shared {
+    fn tick(self: Arc<Self>, now: Timestamp) {
+        if self.feed().tick(now) == Ask::Cut {
+            self.over.store(true, Ordering::SeqCst);
+        }
+        self.task.wake();
+    }
+
+    fn drain(self: Arc<Self>, now: Timestamp) {
+        self.feed().end(End::Draining, now);
+        self.task.wake();
+    }
+}
+
+/// When it is dropped, the subscription is let go.
+struct Serving(Arc<Shared>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.feed().abandon();
+    }
+}
