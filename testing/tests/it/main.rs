@@ -7,5 +7,6 @@ mod durability;
 mod limits;
 mod live;
 mod names;
+mod sockets;
 mod streams;
 mod tour;
