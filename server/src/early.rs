@@ -114,6 +114,8 @@ impl Ending {
 /// The head of an answer.
 fn head(response: &Response<Body>, ending: Ending) -> Bytes {
     let mut headers = response.headers().clone();
+    // The routes see no body in an answer that stays, and may have said so.
+    headers.remove(header::CONTENT_LENGTH);
     match ending {
         Ending::After(bytes) => drop(headers.insert(header::CONTENT_LENGTH, bytes.into())),
         Ending::Chunk => drop(headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))),

@@ -207,6 +207,7 @@ async fn the_first_request_of_a_connection_is_answered_as_any_other() {
     {
         assert!(head.contains(part), "{part} in {head}");
     }
+    assert!(!head.contains("content-length"), "{head}");
     assert!(answer.contains("data:all\n") && answer.contains("streamClosed"), "{answer}");
     assert!(answer.ends_with("\r\n0\r\n\r\n"), "it ends as an answer in chunks does");
     nobody_is_left(&server).await;
