@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use tidings_model::Producer;
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Retention, Stream, StreamKey,
 };
 
 use crate::Api;
@@ -91,6 +91,11 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
             headers.insert(names::STREAM_EXPIRES_AT, text);
         }
     }
+    if !found.stream.retention().is_unlimited() {
+        put_retention(&mut headers, found.stream.retention());
+        let floor = api.streams.floor(&stream, &found).await?;
+        headers.insert(names::STREAM_OLDEST_OFFSET, offset::value(floor.position));
+    }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(headers.into_response())
 }
@@ -127,12 +132,10 @@ async fn catch_up(
         return Ok((headers, body()).into_response());
     }
     let etag = etag(&found, &chunk);
-    // What lies before the tail never changes. At the tail of an open stream a cache must ask each time.
-    let cache = if chunk.up_to_date && !chunk.closed {
-        "private, no-cache"
-    } else {
-        "private, max-age=60, stale-while-revalidate=300"
-    };
+    // What lies before the tail never changes. At the tail of an open stream a cache must ask each time, and of one that
+    // does not keep everything: what was read may have gone.
+    let lasts = found.retention().is_unlimited() && (!chunk.up_to_date || chunk.closed);
+    let cache = if !lasts { "private, no-cache" } else { "private, max-age=60, stale-while-revalidate=300" };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
     let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|value| names_etag(value, &etag));
     headers.insert(header::ETAG, etag);
@@ -274,6 +277,19 @@ fn put_end(headers: &mut HeaderMap, found: &Found) {
     headers.insert(names::STREAM_NEXT_OFFSET, offset::value(found.status.tail));
     if found.status.closed {
         headers.insert(names::STREAM_CLOSED, HeaderValue::from_static("true"));
+    }
+}
+
+fn put_retention(headers: &mut HeaderMap, retention: Retention) {
+    let limits = [
+        (names::STREAM_MAX_AGE, retention.age.map(|age| age.as_secs())),
+        (names::STREAM_MAX_BYTES, retention.bytes),
+        (names::STREAM_MAX_MESSAGES, retention.messages),
+    ];
+    for (name, limit) in limits {
+        if let Some(limit) = limit {
+            headers.insert(name, limit.into());
+        }
     }
 }
 

@@ -65,6 +65,11 @@ impl<H: History> Follower<H> {
         self.after
     }
 
+    /// Goes on from another position.
+    pub fn seek(&mut self, after: Position) {
+        self.after = after;
+    }
+
     /// What there is now: records, or none at the tail. Does not wait for more.
     pub async fn poll(&mut self, bytes: usize) -> Result<Page, H::Error> {
         let page = self.history.read(Span { bytes, ..Span::after(self.after) }).await?;

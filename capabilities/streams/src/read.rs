@@ -8,7 +8,10 @@ use tidings_engine::log::{Commit, Page, Record, Span, StoreError};
 use tidings_model::Position;
 
 use crate::table::Store;
-use crate::{Found, Stream, StreamError, StreamKey, Streams};
+use crate::{Stream, StreamError, StreamKey, Streams};
+
+/// How often a read from the start that met a trim looks again.
+const ATTEMPTS: usize = 16;
 
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +43,25 @@ pub struct Chunk {
 pub struct Reader {
     follower: Follower<Reading>,
     bytes: usize,
+    /// Where the next chunk begins.
+    after: Position,
+    /// Whether it wants the oldest that is kept, whichever that is, and has heard nothing yet.
+    at_start: bool,
 }
 
 impl Streams {
     /// Reads what is there, up to the size of one answer; no records at the tail. Renews the stream.
     pub async fn read(&self, key: &StreamKey, from: From) -> Result<(Arc<Stream>, Chunk), StreamError> {
-        let (reading, after) = self.begin(key, from).await?;
-        let page = reading.read(Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) }).await?;
-        Ok((reading.stream, Chunk::new(after, page)))
+        for _ in 0..ATTEMPTS {
+            let (reading, after) = self.begin(key, from).await?;
+            let span = Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) };
+            match reading.read(span).await {
+                // Trimmed between looking and reading: the oldest that is kept is another one now.
+                Err(StreamError::Trimmed { .. }) if from == From::Start => {}
+                page => return Ok((reading.stream, Chunk::new(after, page?))),
+            }
+        }
+        Err(StreamError::Contended)
     }
 
     /// Begins to follow a stream, which renews it.
@@ -58,25 +72,38 @@ impl Streams {
             return Err(StreamError::TooManyReaders);
         }
         let bytes = self.options.read_chunk_bytes;
-        Ok(Reader { follower: Follower::new(reading, &self.bus, log, after), bytes })
+        let follower = Follower::new(reading, &self.bus, log, after);
+        Ok(Reader { follower, bytes, after, at_start: from == From::Start })
     }
 
     async fn begin(&self, key: &StreamKey, from: From) -> Result<(Reading, Position), StreamError> {
-        let Found { stream, status } = self.describe(key).await?;
-        if let Some(renewal) = self.renewal(key, &stream) {
+        let found = self.describe(key).await?;
+        let status = found.status;
+        if let Some(renewal) = self.renewal(key, &found.stream) {
             match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
                 // Reading goes on where nothing can be written.
                 Ok(_) | Err(StreamError::Store(StoreError::NoSpace)) => {}
                 Err(error) => return Err(error),
             }
         }
+        let tail = status.tail;
         let after = match from {
-            From::Start => Position::ZERO,
-            From::Tail => status.tail,
+            From::Tail => tail,
             // An offset from an earlier life, or from nowhere, may lie beyond the tail: whoever brings it hears
             // all that is new.
-            From::After(position) => position.min(status.tail),
+            From::After(position) if position >= tail => tail,
+            From::Start | From::After(_) => {
+                let floor = self.floor(key, &found).await?.position;
+                match from {
+                    From::After(position) if position < floor => {
+                        return Err(StreamError::Trimmed { floor, tail });
+                    }
+                    From::After(position) => position,
+                    From::Start | From::Tail => floor,
+                }
+            }
         };
+        let stream = found.stream;
         Ok((Reading { streams: self.clone(), key: key.clone(), stream }, after))
     }
 }
@@ -89,15 +116,41 @@ impl Reader {
 
     /// What there is now, up to the size of one answer; no records at the tail.
     pub async fn poll(&mut self) -> Result<Chunk, StreamError> {
-        let after = self.follower.position();
-        Ok(Chunk::new(after, self.follower.poll(self.bytes).await?))
+        loop {
+            let page = self.follower.poll(self.bytes).await;
+            if let Some(chunk) = self.heard(page)? {
+                return Ok(chunk);
+            }
+        }
     }
 
     /// The next records; waits for them at the tail. No records and closed: that was all. Nothing is lost when the
     /// caller stops waiting.
     pub async fn next(&mut self) -> Result<Chunk, StreamError> {
-        let after = self.follower.position();
-        Ok(Chunk::new(after, self.follower.next(self.bytes).await?))
+        loop {
+            let page = self.follower.next(self.bytes).await;
+            if let Some(chunk) = self.heard(page)? {
+                return Ok(chunk);
+            }
+        }
+    }
+
+    /// A chunk of what was read; none when the reader must read again, because the oldest that was kept when it began has
+    /// gone before it was read.
+    fn heard(&mut self, page: Result<Page, StreamError>) -> Result<Option<Chunk>, StreamError> {
+        match page {
+            Err(StreamError::Trimmed { floor, .. }) if self.at_start => {
+                self.follower.seek(floor);
+                self.after = floor;
+                Ok(None)
+            }
+            page => {
+                let chunk = Chunk::new(self.after, page?);
+                self.after = chunk.next;
+                self.at_start &= chunk.records.is_empty();
+                Ok(Some(chunk))
+            }
+        }
     }
 }
 
@@ -118,6 +171,21 @@ struct Reading {
     stream: Arc<Stream>,
 }
 
+impl Reading {
+    /// Whether a reader at this position has missed nothing, and its next record may still be read. Whoever follows
+    /// hears records beyond the limits of bytes and messages as long as they are there.
+    fn judge(&self, page: &Page, after: Position) -> Result<(), StreamError> {
+        let Page { records, status } = page;
+        let now = self.streams.clock.now();
+        let retention = self.stream.retention();
+        let outlived = records.iter().take_while(|record| retention.outlived(record, now)).last();
+        match outlived.map(|record| record.position).or(Some(status.floor)).filter(|&floor| floor > after) {
+            Some(floor) => Err(StreamError::Trimmed { floor, tail: status.tail }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl History for Reading {
     type Error = StreamError;
 
@@ -126,6 +194,9 @@ impl History for Reading {
             Err(StreamError::NotFound) => None,
             page => Some(page?),
         };
+        if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
+            self.judge(page, span.after)?;
+        }
         // At the tail, and when the log is gone: the stream may have ended, or begun another life.
         match page {
             Some(page) if !page.records.is_empty() => Ok(page),

@@ -4,6 +4,7 @@ use std::time::Duration;
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Timestamp, limits};
 
+use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
 use crate::{Stream, StreamError};
 
@@ -14,6 +15,7 @@ pub struct Streams {
     pub(crate) bus: Bus,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
+    pub(crate) swept_through: SweptThrough,
 }
 
 /// What an operator may set.
@@ -46,7 +48,7 @@ impl Default for Options {
 impl Streams {
     /// Streams in the given store, which wakes readers on the given bus.
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
-        Self { store, bus, clock, options }
+        Self { store, bus, clock, options, swept_through: SweptThrough::default() }
     }
 
     /// What the operator set.
