@@ -19,6 +19,7 @@ use crate::Api;
 use crate::error::ApiError;
 use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
+use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{cursor, header as names, offset, payload, request, time};
 
@@ -113,7 +114,7 @@ async fn read(
 ) -> Result<Response, ApiError> {
     match query.live {
         Live::No => catch_up(&api, &stream, query, &headers).await,
-        Live::LongPoll => long_poll(&api, &stream, query).await,
+        Live::LongPoll => long_poll(&api, &stream, query, &headers).await,
         Live::Sse => follow(api, &stream, query).await,
     }
 }
@@ -125,13 +126,13 @@ async fn catch_up(
     asked: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let (found, chunk) = api.streams.read(stream, query.from).await?;
-    let body = || payload::body(&chunk.records, found.content_type.is_json());
+    let coding = chunk_coding(asked, &found, &chunk);
     let mut headers = chunk_headers(&found, &chunk);
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        return Ok((headers, body()).into_response());
+        return chunk_answer(headers, &found, &chunk, coding).await;
     }
-    let etag = etag(&found, &chunk);
+    let etag = etag(&found, &chunk, coding);
     // What lies before the tail never changes. At the tail of an open stream a cache must ask each time, and of one that
     // does not keep everything: what was read may have gone.
     let lasts = found.retention().is_unlimited() && (!chunk.up_to_date || chunk.closed);
@@ -143,10 +144,15 @@ async fn catch_up(
         headers.remove(header::CONTENT_TYPE);
         return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
     }
-    Ok((headers, body()).into_response())
+    chunk_answer(headers, &found, &chunk, coding).await
 }
 
-async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
+async fn long_poll(
+    api: &Api,
+    stream: &StreamKey,
+    query: ReadQuery,
+    asked: &HeaderMap,
+) -> Result<Response, ApiError> {
     let mut reader = api.streams.follow(stream, query.from).await?;
     let timeout = api.streams.clock().sleep(api.streams.options().long_poll_timeout);
     let mut drained = api.drained.clone();
@@ -166,7 +172,8 @@ async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Re
         headers.remove(header::CONTENT_TYPE);
         return Ok((StatusCode::NO_CONTENT, headers).into_response());
     }
-    Ok((headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response())
+    let coding = chunk_coding(asked, reader.stream(), &chunk);
+    chunk_answer(headers, reader.stream(), &chunk, coding).await
 }
 
 async fn follow(api: Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
@@ -268,7 +275,27 @@ fn chunk_headers(stream: &Stream, chunk: &Chunk) -> HeaderMap {
     headers
 }
 
+fn chunk_coding(asked: &HeaderMap, stream: &Stream, chunk: &Chunk) -> Coding {
+    let length = payload::length(&chunk.records, stream.content_type.is_json());
+    Coding::choose(asked, &stream.content_type, length)
+}
+
+async fn chunk_answer(
+    mut headers: HeaderMap,
+    stream: &Stream,
+    chunk: &Chunk,
+    coding: Coding,
+) -> Result<Response, ApiError> {
+    let body = payload::body(&chunk.records, stream.content_type.is_json());
+    let body = coding.encode(body, &mut headers).await?;
+    Ok((headers, body).into_response())
+}
+
+/// What an answer is, and whether the request's codings make it another.
 fn put_content_type(headers: &mut HeaderMap, stream: &Stream) {
+    if varies(&stream.content_type) {
+        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    }
     let value = HeaderValue::from_str(stream.content_type.as_str()).expect("it came in a header");
     headers.insert(header::CONTENT_TYPE, value);
 }
@@ -297,12 +324,13 @@ fn current_cursor(api: &Api, client: Option<u64>) -> u64 {
     cursor::next(api.streams.clock().now(), client, &api.chance)
 }
 
-/// Names the bytes of an answer: the same life of the stream, the same records, the same end.
-fn etag(stream: &Stream, chunk: &Chunk) -> HeaderValue {
+/// Names the bytes of an answer: the same life of the stream, the same records, the same end, the same coding.
+fn etag(stream: &Stream, chunk: &Chunk, coding: Coding) -> HeaderValue {
     let (after, next) = (offset::print(chunk.after), offset::print(chunk.next));
     let tail = if chunk.up_to_date { ":t" } else { "" };
     let closed = if chunk.closed { ":c" } else { "" };
-    let text = format!("\"{}:{after}:{next}{tail}{closed}\"", stream.log.get());
+    let (colon, coding) = coding.name().map_or(("", ""), |name| (":", name));
+    let text = format!("\"{}:{after}:{next}{tail}{closed}{colon}{coding}\"", stream.log.get());
     HeaderValue::from_str(&text).expect("digits, underscores and quotes are a header value")
 }
 
