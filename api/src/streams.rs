@@ -98,6 +98,7 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
         headers.insert(names::STREAM_OLDEST_OFFSET, offset::value(floor.position));
     }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    put_vary(&mut headers, &found.stream);
     Ok(headers.into_response())
 }
 
@@ -142,6 +143,7 @@ async fn catch_up(
     headers.insert(header::ETAG, etag);
     if known {
         headers.remove(header::CONTENT_TYPE);
+        put_vary(&mut headers, &found);
         return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
     }
     chunk_answer(headers, &found, &chunk, coding).await
@@ -288,14 +290,18 @@ async fn chunk_answer(
 ) -> Result<Response, ApiError> {
     let body = payload::body(&chunk.records, stream.content_type.is_json());
     let body = coding.encode(body, &mut headers).await?;
+    put_vary(&mut headers, stream);
     Ok((headers, body).into_response())
 }
 
-/// What an answer is, and whether the request's codings make it another.
-fn put_content_type(headers: &mut HeaderMap, stream: &Stream) {
+/// Whether the codings that a request takes make the answer another.
+fn put_vary(headers: &mut HeaderMap, stream: &Stream) {
     if varies(&stream.content_type) {
-        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+        headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
     }
+}
+
+fn put_content_type(headers: &mut HeaderMap, stream: &Stream) {
     let value = HeaderValue::from_str(stream.content_type.as_str()).expect("it came in a header");
     headers.insert(header::CONTENT_TYPE, value);
 }
