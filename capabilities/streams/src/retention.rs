@@ -47,8 +47,8 @@ pub struct Floor {
 
 /// How often a look that met a trim looks again.
 const ATTEMPTS: usize = 16;
-/// Records of the first page when the floor is searched; each further page is larger.
-const FIRST_PAGE: usize = 64;
+/// Records of a page when the floor is searched behind the first record; each further page is larger.
+const PAGE: usize = 64;
 /// Streams with limits that one sweep looks at; the next one goes on behind them.
 const RETAINED_PER_SWEEP: usize = 4096;
 /// Streams that a sweep trims at the same time, so that they share commits.
@@ -231,9 +231,10 @@ impl Streams {
         let Some(retained) = &found.stream.retained else { return Ok(Some(Floor::default())) };
         let now = self.clock.now();
         let mut floor = retained.floor;
-        let mut records = FIRST_PAGE;
+        let kept = |floor| retained.kept(found.status.total, floor);
+        // If there is not too much, the first record most often tells that there is nothing too old either.
+        let mut records = if retained.limits.exceeded_by(kept(floor)) { PAGE } else { 1 };
         while floor.position < found.status.tail {
-            let kept = |floor| retained.kept(found.status.total, floor);
             if retained.limits.age.is_none() && !retained.limits.exceeded_by(kept(floor)) {
                 break;
             }
@@ -258,7 +259,7 @@ impl Streams {
             if page.records.is_empty() {
                 break;
             }
-            records = (records * 4).min(limits::READ_CHUNK_RECORDS);
+            records = (records * 4).clamp(PAGE, limits::READ_CHUNK_RECORDS);
         }
         Ok(Some(floor))
     }

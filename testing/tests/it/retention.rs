@@ -225,6 +225,45 @@ async fn a_live_reader_that_keeps_up_hears_all_of_a_large_append() {
     assert_eq!(read(&server, "/v1/stream/s").await, (200, "[3,4]".into()));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_oldest_that_is_kept_can_always_be_read_while_others_append_and_fork() {
+    for server in in_both_stores().await {
+        assert_eq!(create(&server, "/v1/stream/s", &[("stream-max-messages", "1")]).await, 201);
+        server.append_text("/v1/stream/s", "first").await;
+        let server = std::sync::Arc::new(server);
+        let writers: Vec<_> = (0..3)
+            .map(|_| {
+                let server = server.clone();
+                tokio::spawn(async move {
+                    for n in 0..150 {
+                        server.append_text("/v1/stream/s", &format!("{n}")).await;
+                    }
+                })
+            })
+            .collect();
+        let mut forks = 0;
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            for path in ["/v1/stream/s?offset=-1", "/v1/stream/s?offset=-1&live=long-poll"] {
+                let (status, text) = read(&server, path).await;
+                assert!(status == 200 && !text.is_empty(), "{status} {text}");
+            }
+            let fork = format!("/v1/stream/fork-{forks}");
+            assert_eq!(create(&server, &fork, &[("stream-forked-from", "/v1/stream/s")]).await, 201);
+            assert_eq!(read(&server, &fork).await.0, 200);
+            let deleted = server.request(Method::DELETE, &fork).send().await.expect("an answer");
+            assert_eq!(deleted.status(), 204);
+            forks += 1;
+        }
+        for writer in writers {
+            writer.await.expect("every append was made");
+        }
+        assert!(forks > 0);
+        let kept = server.get("/v1/stream/s").await;
+        assert_eq!((header(&kept, "stream-up-to-date"), kept.status().as_u16()), ("true", 200));
+        assert_eq!(kept.text().await.expect("text"), "149", "the last append of the last writer");
+    }
+}
+
 #[tokio::test]
 async fn caches_ask_again_for_what_may_go() {
     let server = Harness::start().await;
