@@ -11,13 +11,15 @@ const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 const ALLOWED: &str = "authorization, content-type, if-match, if-none-match, last-event-id, \
     producer-id, producer-epoch, producer-seq, \
     stream-seq, stream-ttl, stream-expires-at, stream-closed, \
+    stream-max-age, stream-max-bytes, stream-max-messages, \
     stream-forked-from, stream-fork-offset, stream-fork-sub-offset";
 
 /// Headers a browser may show to the page.
 const EXPOSED: &str = "etag, location, retry-after, \
     producer-epoch, producer-seq, producer-expected-seq, producer-received-seq, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
-    stream-ttl, stream-expires-at, stream-sse-data-encoding";
+    stream-ttl, stream-expires-at, stream-max-age, stream-max-bytes, stream-max-messages, \
+    stream-sse-data-encoding";
 
 /// Answers preflights, and puts on every answer what browsers need to use it, and only as it is meant.
 pub async fn finish(request: Request, next: Next) -> Response {

@@ -1,6 +1,6 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
-//! A handler translates, a capability decides. Read [`router`], then a capability's file ([`streams`]), then
+//! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`]), then
 //! [`wire`] (headers, offsets and bodies to values and back), [`live`] (answers that stay), [`sse`] and [`error`] (which
 //! error is which status). [`websocket`] is RFC 6455 without a socket, for whoever has one.
 //!
@@ -9,6 +9,7 @@
 mod answer;
 mod drain;
 mod error;
+mod listing;
 pub mod live;
 mod messages;
 mod path;
@@ -47,6 +48,7 @@ pub fn router(api: Api) -> Router {
         .route("/health", get(health))
         .route("/v1/stream/{*id}", streams::methods())
         .route("/v1/{project}/stream/{*id}", streams::methods())
+        .route("/v1/{project}/streams", get(listing::list))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(axum::middleware::from_fn(answer::finish))

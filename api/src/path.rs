@@ -1,4 +1,4 @@
-//! Which stream a path names.
+//! Which stream or project a path names.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -20,6 +20,20 @@ impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
             .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
         let find = |name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         Ok(Self(key(find("project"), find("id").unwrap_or_default())?))
+    }
+}
+
+/// The project that a request's path names.
+pub struct ProjectPath(pub ProjectId);
+
+impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Path(project) = Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
+        Ok(Self(ProjectId::parse(&project)?))
     }
 }
 

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use tidings_engine::deliver::{Batch, Encode, Frame, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Stream, StreamError, StreamKey, Wish,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
+    StreamKey, Wish,
 };
 
 use crate::Api;
@@ -20,6 +21,7 @@ use crate::messages::Messages;
 use crate::path::StreamPath;
 use crate::sse::{Encoding, Sse};
 use crate::websocket::Upgrade;
+use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{cursor, header as names, offset, payload, request, time};
 
@@ -92,7 +94,13 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
             headers.insert(names::STREAM_EXPIRES_AT, text);
         }
     }
+    if !found.stream.retention().is_unlimited() {
+        put_retention(&mut headers, found.stream.retention());
+        let floor = api.streams.floor(&stream, &found).await?;
+        headers.insert(names::STREAM_OLDEST_OFFSET, offset::value(floor.position));
+    }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    put_vary(&mut headers, &found.stream);
     Ok(headers.into_response())
 }
 
@@ -109,7 +117,7 @@ async fn read(
 ) -> Result<Response, ApiError> {
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
-        Live::LongPoll => long_poll(&api, &stream, query).await,
+        Live::LongPoll => long_poll(&api, &stream, query, request.headers()).await,
         Live::Sse => follow(&api, &stream, query, Carrier::of(&mut request)).await,
         Live::WebSocket => {
             let upgrade = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[])?;
@@ -125,32 +133,36 @@ async fn catch_up(
     asked: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let (found, chunk) = api.streams.read(stream, query.from).await?;
-    let body = || payload::body(&chunk.records, found.content_type.is_json());
+    let coding = chunk_coding(asked, &found, &chunk);
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
     put_place(&mut headers, Place::from(&chunk));
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        return Ok((headers, body()).into_response());
+        return chunk_answer(headers, &found, &chunk, coding).await;
     }
-    let etag = etag(&found, &chunk);
-    // What lies before the tail never changes. At the tail of an open stream a cache must ask each time.
-    let cache = if chunk.up_to_date && !chunk.closed {
-        "private, no-cache"
-    } else {
-        "private, max-age=60, stale-while-revalidate=300"
-    };
+    let etag = etag(&found, &chunk, coding);
+    // What lies before the tail never changes. At the tail of an open stream a cache must ask each time, and of one that
+    // does not keep everything: what was read may have gone.
+    let lasts = found.retention().is_unlimited() && (!chunk.up_to_date || chunk.closed);
+    let cache = if !lasts { "private, no-cache" } else { "private, max-age=60, stale-while-revalidate=300" };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(cache));
     let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|value| names_etag(value, &etag));
     headers.insert(header::ETAG, etag);
     if known {
         headers.remove(header::CONTENT_TYPE);
+        put_vary(&mut headers, &found);
         return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
     }
-    Ok((headers, body()).into_response())
+    chunk_answer(headers, &found, &chunk, coding).await
 }
 
-async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
+async fn long_poll(
+    api: &Api,
+    stream: &StreamKey,
+    query: ReadQuery,
+    asked: &HeaderMap,
+) -> Result<Response, ApiError> {
     let clock = api.streams.clock();
     let timeout = clock.sleep(api.streams.options().long_poll_timeout);
     let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
@@ -176,7 +188,8 @@ async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Re
         headers.remove(header::CONTENT_TYPE);
         return Ok((StatusCode::NO_CONTENT, headers).into_response());
     }
-    Ok((headers, frame.bytes).into_response())
+    let coding = Coding::choose(asked, &found.content_type, frame.bytes.len());
+    coded_answer(headers, &found, frame.bytes, coding).await
 }
 
 /// Waits for records or for the end; what was there until then is in `last`.
@@ -299,6 +312,38 @@ fn put_place(headers: &mut HeaderMap, place: Place) {
     }
 }
 
+fn chunk_coding(asked: &HeaderMap, stream: &Stream, chunk: &Chunk) -> Coding {
+    let length = payload::length(&chunk.records, stream.content_type.is_json());
+    Coding::choose(asked, &stream.content_type, length)
+}
+
+async fn chunk_answer(
+    headers: HeaderMap,
+    stream: &Stream,
+    chunk: &Chunk,
+    coding: Coding,
+) -> Result<Response, ApiError> {
+    coded_answer(headers, stream, payload::body(&chunk.records, stream.content_type.is_json()), coding).await
+}
+
+async fn coded_answer(
+    mut headers: HeaderMap,
+    stream: &Stream,
+    body: Bytes,
+    coding: Coding,
+) -> Result<Response, ApiError> {
+    let body = coding.encode(body, &mut headers).await?;
+    put_vary(&mut headers, stream);
+    Ok((headers, body).into_response())
+}
+
+/// Whether the codings that a request takes make the answer another.
+fn put_vary(headers: &mut HeaderMap, stream: &Stream) {
+    if varies(&stream.content_type) {
+        headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
+    }
+}
+
 fn put_content_type(headers: &mut HeaderMap, stream: &Stream) {
     let value = HeaderValue::from_str(stream.content_type.as_str()).expect("it came in a header");
     headers.insert(header::CONTENT_TYPE, value);
@@ -311,12 +356,26 @@ fn put_end(headers: &mut HeaderMap, found: &Found) {
     }
 }
 
-/// Names the bytes of an answer: the same life of the stream, the same records, the same end.
-fn etag(stream: &Stream, chunk: &Chunk) -> HeaderValue {
+fn put_retention(headers: &mut HeaderMap, retention: Retention) {
+    let limits = [
+        (names::STREAM_MAX_AGE, retention.age.map(|age| age.as_secs())),
+        (names::STREAM_MAX_BYTES, retention.bytes),
+        (names::STREAM_MAX_MESSAGES, retention.messages),
+    ];
+    for (name, limit) in limits {
+        if let Some(limit) = limit {
+            headers.insert(name, limit.into());
+        }
+    }
+}
+
+/// Names the bytes of an answer: the same life of the stream, the same records, the same end, the same coding.
+fn etag(stream: &Stream, chunk: &Chunk, coding: Coding) -> HeaderValue {
     let (after, next) = (offset::print(chunk.after), offset::print(chunk.next));
     let tail = if chunk.up_to_date { ":t" } else { "" };
     let closed = if chunk.closed { ":c" } else { "" };
-    let text = format!("\"{}:{after}:{next}{tail}{closed}\"", stream.log.get());
+    let (colon, coding) = coding.name().map_or(("", ""), |name| (":", name));
+    let text = format!("\"{}:{after}:{next}{tail}{closed}{colon}{coding}\"", stream.log.get());
     HeaderValue::from_str(&text).expect("digits, underscores and quotes are a header value")
 }
 

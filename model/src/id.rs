@@ -96,6 +96,13 @@ impl StreamId {
     }
 }
 
+impl std::borrow::Borrow<str> for StreamId {
+    /// Ids sort, compare and hash as their texts do.
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

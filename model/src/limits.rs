@@ -31,6 +31,10 @@ pub const TARGETS_PER_COMMIT: usize = 4096;
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
 /// Records in one answer of a read.
 pub const READ_CHUNK_RECORDS: usize = 16 * 1024;
+/// Streams in one answer of a list.
+pub const LISTED_STREAMS: usize = 1000;
+/// Streams in one answer of a list when the client does not say.
+pub const LISTED_STREAMS_DEFAULT: usize = 100;
 /// Streams a fork may descend from, one behind the other.
 pub const FORK_DEPTH: usize = 256;
 /// Bytes of a pattern.

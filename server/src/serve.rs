@@ -205,7 +205,9 @@ async fn keep_house(streams: Streams, clock: Arc<dyn Clock>, tend: Tend) {
     loop {
         clock.sleep(SWEEP_INTERVAL).await;
         match streams.sweep().await {
-            Ok(swept) if swept.removed > 0 => tracing::debug!(removed = swept.removed, "swept streams"),
+            Ok(swept) if swept.removed + swept.trimmed > 0 => {
+                tracing::debug!(removed = swept.removed, trimmed = swept.trimmed, "swept streams");
+            }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "could not sweep streams; trying again later"),
         }

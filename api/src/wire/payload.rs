@@ -18,6 +18,12 @@ pub fn body(records: &[Record], json: bool) -> Bytes {
     }
 }
 
+/// How long [`body`] is.
+pub fn length(records: &[Record], json: bool) -> usize {
+    let payloads: usize = records.iter().map(|record| record.payload.len()).sum();
+    if json { payloads + records.len().max(1) + 1 } else { payloads }
+}
+
 fn write(body: &mut BytesMut, records: &[Record], json: bool) {
     for (n, record) in records.iter().enumerate() {
         if json {
@@ -27,5 +33,29 @@ fn write(body: &mut BytesMut, records: &[Record], json: bool) {
     }
     if json {
         body.put_u8(b']');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Boundary;
+    use tidings_model::{CommitNumber, Position, Timestamp};
+
+    #[test]
+    fn the_length_is_known_before_the_body() {
+        let record = |text: &'static str| Record {
+            position: Position::ZERO,
+            commit: CommitNumber::ZERO,
+            at: Timestamp::from_millis(0),
+            payload: Bytes::from_static(text.as_bytes()),
+            origin: None,
+            boundary: Boundary::Last,
+        };
+        for records in [vec![], vec![record("1")], vec![record("1"), record("[22]"), record("333")]] {
+            for json in [false, true] {
+                assert_eq!(length(&records, json), body(&records, json).len(), "{records:?}, {json}");
+            }
+        }
     }
 }

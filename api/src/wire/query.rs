@@ -73,7 +73,8 @@ impl ReadQuery {
     }
 }
 
-fn once<'a>(pairs: &'a [(String, String)], name: &str) -> Result<Option<&'a str>, ApiError> {
+/// The value of a parameter that may be there once.
+pub fn once<'a>(pairs: &'a [(String, String)], name: &str) -> Result<Option<&'a str>, ApiError> {
     let mut values = pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let value = values.next();
     match values.next() {

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tidings_engine::log::{Conditions, Then};
 use tidings_model::{Position, Producer, limits};
-use tidings_streams::{AppendRequest, Body as Content, ContentType, CreateRequest, Expiry, ForkRequest};
+use tidings_streams::{
+    AppendRequest, Body as Content, ContentType, CreateRequest, Expiry, ForkRequest, Retention,
+};
 
 use super::{header as names, offset, time};
 use crate::error::ApiError;
@@ -20,6 +22,7 @@ pub fn create(headers: &HeaderMap, body: Bytes) -> Result<CreateRequest, ApiErro
         // What is no content type counts as none.
         content_type: names::text(headers, &header::CONTENT_TYPE).ok().flatten().and_then(ContentType::parse),
         expiry: expiry(headers)?,
+        retention: retention(headers)?,
         body,
         then: then(headers),
         fork: fork(headers)?,
@@ -112,6 +115,21 @@ fn expiry(headers: &HeaderMap) -> Result<Option<Expiry>, ApiError> {
             "Stream-TTL and Stream-Expires-At exclude each other",
         )),
     }
+}
+
+fn retention(headers: &HeaderMap) -> Result<Retention, ApiError> {
+    let limit = |name: HeaderName| match names::text(headers, &name)?.map(whole_number) {
+        None => Ok(None),
+        Some(Some(number)) if number > 0 => Ok(Some(number)),
+        Some(_) => {
+            Err(ApiError::bad_request("invalid_retention", format!("{name} is a whole number, at least 1")))
+        }
+    };
+    Ok(Retention {
+        age: limit(names::STREAM_MAX_AGE)?.map(Duration::from_secs),
+        bytes: limit(names::STREAM_MAX_BYTES)?,
+        messages: limit(names::STREAM_MAX_MESSAGES)?,
+    })
 }
 
 fn fork(headers: &HeaderMap) -> Result<Option<ForkRequest>, ApiError> {

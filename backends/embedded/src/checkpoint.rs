@@ -7,13 +7,13 @@
 use std::io;
 
 use bytes::Bytes;
-use tidings_engine::log::{Append, Conditions, LogParts, LogState, Status, Then};
+use tidings_engine::log::{Append, Conditions, LogParts, LogState, Status, Then, Weight};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::codec::{Garbled, Put, Take, checksum};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
-use crate::state::{Generation, Slot, State};
+use crate::state::{Generation, Reached, Slot, State};
 use crate::tables::{Numbers, StoredTables};
 
 /// Folder of bases and deltas.
@@ -23,7 +23,7 @@ pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
 const MAGIC: &[u8; 8] = b"tidingsM";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const CREATED: u8 = 1;
 const STAMPED: u8 = 2;
@@ -158,12 +158,13 @@ impl Delta {
 
 /// Writes what a generation changed as a delta. Returns its size.
 pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Result<u64> {
-    let mut out = Vec::with_capacity(generation.delta.0.len() + generation.runs.len() * 12);
+    let mut out = Vec::with_capacity(generation.delta.0.len() + generation.reached.len() * 20);
     out.bytes(&generation.delta.0);
-    out.number(generation.runs.len() as u64);
-    for (log, entries) in &generation.runs {
-        out.log(*log);
-        out.position(entries.last().expect("a run has records").position);
+    out.number(generation.reached.len() as u64);
+    for &Reached { log, tail, total } in &generation.reached {
+        out.log(log);
+        out.position(tail);
+        put_weight(&mut out, total);
     }
     store_file(disk, id, &out)
 }
@@ -263,19 +264,22 @@ fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(
         }
     }
     for _ in 0..take.count()? {
-        let (log, tail) = (take.log()?, take.position()?);
+        let (log, tail, total) = (take.log()?, take.position()?, take_weight(&mut take)?);
         if let Some(slot) = state.logs.get_mut(log) {
             slot.state.extend(tail);
+            slot.state.weigh(total);
         }
     }
     Ok(())
 }
 
 fn put_state(out: &mut Vec<u8>, state: &LogState) {
-    let LogParts { status: Status { tail, floor, closed }, producers, order, closed_by } = state.into();
+    let LogParts { status, producers, order, closed_by } = state.into();
+    let Status { tail, floor, closed, total } = status;
     out.position(tail);
     out.position(floor);
     out.byte(u8::from(closed));
+    put_weight(out, total);
     out.number(producers.len() as u64);
     for (producer, at) in &producers {
         out.producer(producer);
@@ -286,13 +290,29 @@ fn put_state(out: &mut Vec<u8>, state: &LogState) {
 }
 
 fn take_state(take: &mut Take) -> Result<LogState, Garbled> {
-    let status = Status { tail: take.position()?, floor: take.position()?, closed: take.byte()? != 0 };
+    let status = Status {
+        tail: take.position()?,
+        floor: take.position()?,
+        closed: take.byte()? != 0,
+        total: take_weight(take)?,
+    };
     let producers = (0..take.count()?)
         .map(|_| Ok((take.producer()?, take.time()?)))
         .collect::<Result<Vec<_>, Garbled>>()?;
     let order = take_option(take, Take::text)?.map(Into::into);
     let closed_by = take_option(take, Take::producer)?;
     Ok(LogParts { status, producers, order, closed_by }.into())
+}
+
+/// Writes a weight.
+pub fn put_weight(out: &mut Vec<u8>, weight: Weight) {
+    out.number(weight.records);
+    out.number(weight.bytes);
+}
+
+/// Reads a weight.
+pub fn take_weight(take: &mut Take) -> Result<Weight, Garbled> {
+    Ok(Weight { records: take.number()?, bytes: take.number()? })
 }
 
 /// Writes a value that may be missing.

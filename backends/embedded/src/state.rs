@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidings_engine::log::plan::{Effect, Stored, records};
-use tidings_engine::log::{LogState, Page, ReadError, Record, Span, Status};
+use tidings_engine::log::{LogState, Page, ReadError, Record, Span, Status, Weight};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::checkpoint::Delta;
@@ -51,6 +51,22 @@ impl Slot {
     pub fn new(state: LogState) -> Self {
         Self { evicted: state.status().tail, state, recent: Vec::new() }
     }
+
+    /// Lets go of records at or below the floor. Nobody reads them, so they may stay until most are dead: a log that is
+    /// trimmed again and again does not move what it keeps each time.
+    fn let_go(&mut self, floor: Position, which: Dead) {
+        let dead = self.recent.partition_point(|entry| entry.position <= floor);
+        if which == Dead::All || 2 * dead >= self.recent.len() {
+            self.recent.drain(..dead);
+        }
+    }
+}
+
+/// When dead records are let go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dead {
+    All,
+    WhenMost,
 }
 
 /// One record.
@@ -66,12 +82,26 @@ pub struct Entry {
 pub struct Generation {
     /// By log, each in order.
     pub runs: Vec<(LogId, Vec<Entry>)>,
-    /// What the checkpoint must know beside the tails.
+    /// Logs that were appended to, how far, and how much they ever took. Records that came and went within the
+    /// generation are in no run.
+    pub reached: Vec<Reached>,
+    /// What the checkpoint must know beside that.
     pub delta: Delta,
     /// The last commit in it.
     pub last_commit: CommitNumber,
     /// Checksum of that commit's frame.
     pub chain: u32,
+}
+
+/// How far a log had got at the end of a generation.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// The log.
+    pub log: LogId,
+    /// Its tail.
+    pub tail: Position,
+    /// All that was ever appended to it.
+    pub total: Weight,
 }
 
 impl Generation {
@@ -151,7 +181,7 @@ impl<T: StoredTables> State<T> {
                 // At most the tail, and that is what counts from now on.
                 let floor = slot.state.status().floor;
                 self.delta.trimmed(log, floor);
-                slot.recent.retain(|entry| entry.position > floor);
+                slot.let_go(floor, Dead::WhenMost);
             }
             Effect::Ended { log } => {
                 self.delta.ended(log);
@@ -170,7 +200,7 @@ impl<T: StoredTables> State<T> {
             }
             for source in sources {
                 let position = slot.state.next_position(number);
-                slot.state.refer(number, 1).expect("judged good");
+                slot.state.refer(number, Weight::one(&source.payload)).expect("judged good");
                 slot.recent.push(Entry { position, stored: source.clone() });
             }
         }
@@ -188,17 +218,20 @@ impl<T: StoredTables> State<T> {
         self.touched.sort_unstable();
         self.touched.dedup();
         let mut runs = Vec::with_capacity(self.touched.len());
+        let mut reached = Vec::with_capacity(self.touched.len());
         for log in self.touched.drain(..) {
-            if let Some(slot) = self.logs.get_mut(log)
-                && !slot.recent.is_empty()
-            {
+            let Some(slot) = self.logs.get_mut(log) else { continue };
+            let Status { tail, floor, total, .. } = slot.state.status();
+            reached.push(Reached { log, tail, total });
+            slot.let_go(floor, Dead::All);
+            if !slot.recent.is_empty() {
                 runs.push((log, std::mem::take(&mut slot.recent)));
             }
         }
         self.generation_bytes = 0;
         let delta = std::mem::take(&mut self.delta);
         let (last_commit, chain) = (self.last_commit, self.chain);
-        let generation = Arc::new(Generation { runs, delta, last_commit, chain });
+        let generation = Arc::new(Generation { runs, reached, delta, last_commit, chain });
         self.generations.push_back(generation.clone());
         generation
     }

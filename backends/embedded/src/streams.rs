@@ -8,13 +8,14 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::StoreError;
 use tidings_model::{ProjectId, StreamId, Timestamp};
-use tidings_streams::table::Cause;
+use tidings_streams::table::{Below, Cause};
 use tidings_streams::{
-    Change, ContentType, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table,
+    Change, ContentType, Expiry, Floor, Fork, Found, Life, Retained, Retention, Segment, Store, Stream,
+    StreamKey, Table,
 };
 
 use crate::Embedded;
-use crate::checkpoint::{put_option, take_option};
+use crate::checkpoint::{put_option, put_weight, take_option, take_weight};
 use crate::codec::{Garbled, Put, Take};
 use crate::tables::StoredTables;
 
@@ -22,6 +23,7 @@ const CREATE: u8 = 1;
 const RENEW: u8 = 2;
 const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
+const TRIM: u8 = 5;
 
 impl Store for Embedded<Table> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
@@ -30,6 +32,25 @@ impl Store for Embedded<Table> {
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
         std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+    }
+
+    fn list<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        prefix: &'a str,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
+        let listed = self.look(|table, status| table.list(project, prefix, after, limit, status));
+        std::future::ready(Ok(listed)).boxed()
+    }
+
+    fn retained<'a>(
+        &'a self,
+        after: Option<&'a StreamKey>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|table, _| table.retained(after, limit)))).boxed()
     }
 }
 
@@ -46,6 +67,13 @@ impl StoredTables for Table {
                 put_key(out, key);
                 out.log(*log);
                 out.number(expires_at.as_millis());
+            }
+            Change::Trim { key, log, floor, below } => {
+                out.byte(TRIM);
+                put_key(out, key);
+                out.log(*log);
+                put_floor(out, floor);
+                out.byte(u8::from(*below == Below::Held));
             }
             Change::Retire { key, log, cause } => {
                 out.byte(RETIRE);
@@ -68,6 +96,12 @@ impl StoredTables for Table {
         let change = match tag {
             CREATE => Change::Create { key, stream: take_stream(&mut take)? },
             RENEW => Change::Renew { key, log: take.log()?, expires_at: take.time()? },
+            TRIM => Change::Trim {
+                key,
+                log: take.log()?,
+                floor: take_floor(&mut take)?,
+                below: if take.byte()? == 0 { Below::Gone } else { Below::Held },
+            },
             RETIRE => Change::Retire { key, log: take.log()?, cause: take_cause(&mut take)? },
             REMOVE => Change::Remove { key, log: take.log()?, cause: take_cause(&mut take)? },
             _ => return Err(Garbled),
@@ -89,6 +123,7 @@ impl StoredTables for Table {
     fn subjects(&self, change: &Change, subject: &mut dyn FnMut(u64)) {
         let (Change::Create { key, .. }
         | Change::Renew { key, .. }
+        | Change::Trim { key, .. }
         | Change::Retire { key, .. }
         | Change::Remove { key, .. }) = change;
         subject(hash(key));
@@ -96,7 +131,7 @@ impl StoredTables for Table {
         let fork = match change {
             Change::Create { stream, .. } => stream.fork.as_ref(),
             Change::Remove { key, .. } => self.get(key).and_then(|stream| stream.fork.as_ref()),
-            Change::Renew { .. } | Change::Retire { .. } => None,
+            Change::Renew { .. } | Change::Trim { .. } | Change::Retire { .. } => None,
         };
         if let Some(fork) = fork {
             subject(hash(&fork.source));
@@ -141,7 +176,7 @@ fn take_cause(take: &mut Take) -> Result<Cause, Garbled> {
 }
 
 fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
-    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life } = stream;
+    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life, retained } = stream;
     out.log(*log);
     out.text(content_type.as_str());
     match expiry {
@@ -159,6 +194,7 @@ fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
     out.number(created_at.as_millis());
     put_option(out, fork.as_ref(), |out, fork| put_fork(out, fork));
     out.byte(u8::from(*life == Life::Retired));
+    put_option(out, retained.as_ref(), |out, retained| put_retained(out, retained));
 }
 
 fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
@@ -176,7 +212,35 @@ fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
         fork: take_option(take, take_fork)?.map(Arc::new),
         forks: 0,
         life: if take.byte()? == 0 { Life::Active } else { Life::Retired },
+        retained: take_option(take, take_retained)?.map(Box::new),
     })
+}
+
+fn put_retained(out: &mut Vec<u8>, retained: &Retained) {
+    let Retained { limits: Retention { age, bytes, messages }, inherited, floor } = retained;
+    for limit in [age.map(|age| age.as_secs()), *bytes, *messages] {
+        put_option(out, limit, |out, limit| out.number(limit));
+    }
+    put_weight(out, *inherited);
+    put_floor(out, floor);
+}
+
+fn take_retained(take: &mut Take) -> Result<Retained, Garbled> {
+    let limits = Retention {
+        age: take_option(take, Take::number)?.map(Duration::from_secs),
+        bytes: take_option(take, Take::number)?,
+        messages: take_option(take, Take::number)?,
+    };
+    Ok(Retained { limits, inherited: take_weight(take)?, floor: take_floor(take)? })
+}
+
+fn put_floor(out: &mut Vec<u8>, floor: &Floor) {
+    out.position(floor.position);
+    put_weight(out, floor.gone);
+}
+
+fn take_floor(take: &mut Take) -> Result<Floor, Garbled> {
+    Ok(Floor { position: take.position()?, gone: take_weight(take)? })
 }
 
 fn put_fork(out: &mut Vec<u8>, fork: &Fork) {

@@ -385,6 +385,7 @@ async fn idle_streams(path: &Path) -> Result<(), Failed> {
                     fork: None,
                     forks: 0,
                     life: Life::Active,
+                    retained: None,
                 };
                 let change = tidings_streams::Change::Create { key, stream };
                 commit = commit.with(Operation::create(log)).changing(change);

@@ -1,7 +1,7 @@
 //! Appending: one request, judged and durable, or refused with the reason.
 
 use bytes::Bytes;
-use tidings_engine::log::{Append, Commit, CommitError, Conditions, Positions, Refusal, Then};
+use tidings_engine::log::{Append, Commit, CommitError, Conditions, Positions, Refusal, Then, Weight};
 use tidings_model::{Position, Producer};
 
 use crate::{ContentType, Found, StreamError, StreamKey, Streams};
@@ -76,9 +76,10 @@ impl Streams {
             then: request.then,
         };
         let stamped = append.conditions.producer.is_some();
+        let added = Weight::of(&append.payloads);
         let mut commit = Commit::new().with(append);
         commit.changes.extend(self.renewal(key, &found.stream));
-        match self.store.commit(commit).await {
+        match self.commit_trimming(key, &found, added, commit).await {
             Ok(committed) => {
                 let next = committed.appended().last;
                 let freshness = if closes_only { Freshness::ClosedNow } else { Freshness::New };

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidings_engine::log::{
-    Append, Boundary, Commit, CommitError, Committed, Operation, Outcome, Span, Status, Then,
+    Append, Boundary, Commit, CommitError, Committed, Operation, Outcome, Span, Status, Then, Weight,
 };
 use tidings_model::{Position, limits};
 
 use crate::streams::Usable;
 use crate::table::{Change, Declined};
-use crate::{ContentType, Expiry, Fork, Found, Life, Segment, Stream, StreamError, StreamKey, Streams};
+use crate::{
+    ContentType, Expiry, Floor, Fork, Found, Life, Retained, Retention, Segment, Stream, StreamError,
+};
+use crate::{StreamKey, Streams};
 
 /// How often a creation that met another one looks again.
 const ATTEMPTS: usize = 8;
@@ -20,6 +23,8 @@ const ATTEMPTS: usize = 8;
 pub struct CreateRequest {
     /// What the records will be; none for the default, or for what a fork's source has.
     pub content_type: Option<ContentType>,
+    /// What it keeps; of what is not named everything, or what a fork's source has.
+    pub retention: Retention,
     /// When it goes by itself; none for never, or for what a fork's source has.
     pub expiry: Option<Expiry>,
     /// The first content, if any.
@@ -81,11 +86,9 @@ impl Streams {
         request: &CreateRequest,
     ) -> Result<Option<Found>, StreamError> {
         let inherited = match &request.fork {
-            Some(fork) => self.inherit(fork, request.content_type.as_ref()).await?,
-            None => Inherited::nothing(request.content_type.clone()),
+            Some(fork) => self.inherit(fork, request).await?,
+            None => Inherited::nothing(request),
         };
-        // As the commit leaves it, not as others may have made it by the time it is looked at.
-        let begun = Status { closed: request.then == Then::Close, ..Status::default() };
         let log = self.store.reserve().await?;
         let now = self.clock.now();
         let expiry = request.expiry.unwrap_or(inherited.expiry);
@@ -98,17 +101,21 @@ impl Streams {
             fork: inherited.fork.map(Arc::new),
             forks: 0,
             life: Life::Active,
+            retained: inherited.retained.map(Box::new),
         };
         let mut commit = Commit::new()
             .with(Operation::Create { log, tail: inherited.tail })
             .changing(Change::Create { key: key.clone(), stream: stream.clone() });
-        if let Some(prefix) = inherited.prefix {
-            commit = commit.with(Append::new(log, vec![prefix]));
-        }
         let payloads = match request.body.is_empty() {
             true => Vec::new(),
             false => stream.content_type.messages(request.body.clone())?,
         };
+        // As the commit leaves it, not as others may have made it by the time it is looked at.
+        let total = Weight::of(inherited.prefix.iter().chain(&payloads));
+        let begun = Status { closed: request.then == Then::Close, total, ..Status::default() };
+        if let Some(prefix) = inherited.prefix {
+            commit = commit.with(Append::new(log, vec![prefix]));
+        }
         if !payloads.is_empty() || request.then == Then::Close {
             commit = commit.with(Append { then: request.then, ..Append::new(log, payloads) });
         }
@@ -117,24 +124,24 @@ impl Streams {
                 let status = Status { tail: last_position(&committed).unwrap_or(inherited.tail), ..begun };
                 Ok(Some(Found { stream: Arc::new(stream), status }))
             }
-            Err(CommitError::Declined(Declined::Exists | Declined::SourceGone)) => Ok(None),
+            Err(CommitError::Declined(Declined::Exists | Declined::SourceGone | Declined::SourceTrimmed)) => {
+                Ok(None)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     /// What a fork takes over from its source.
-    async fn inherit(
-        &self,
-        request: &ForkRequest,
-        content_type: Option<&ContentType>,
-    ) -> Result<Inherited, StreamError> {
+    async fn inherit(&self, request: &ForkRequest, wanted: &CreateRequest) -> Result<Inherited, StreamError> {
         let source = match self.describe(&request.source).await {
             Err(StreamError::NotFound) => return Err(StreamError::SourceNotFound),
             Err(StreamError::Gone) => return Err(StreamError::SourceGone),
             source => source?,
         };
         let expected = &source.stream.content_type;
-        if let Some(received) = content_type.filter(|received| !expected.same_media_type(received)) {
+        if let Some(received) =
+            wanted.content_type.as_ref().filter(|received| !expected.same_media_type(received))
+        {
             let (expected, received) = (expected.clone(), received.clone());
             return Err(StreamError::ContentTypeMismatch { expected, received });
         }
@@ -142,7 +149,11 @@ impl Streams {
         if anchor > source.status.tail {
             return Err(StreamError::ForkBeyondTail);
         }
-        if !self.is_offset(&source, anchor).await? {
+        let floor = self.floor(&request.source, &source).await?;
+        if anchor < floor.position {
+            return Err(StreamError::Trimmed { floor: floor.position, tail: source.status.tail });
+        }
+        if !self.is_offset(&source, floor, anchor).await? {
             return Err(StreamError::ForkBetweenRecords);
         }
         let (tail, prefix) = self.fork_point(&source, anchor, request.sub_offset).await?;
@@ -150,21 +161,41 @@ impl Streams {
         if lineage.len() > limits::FORK_DEPTH {
             return Err(StreamError::ForkTooDeep);
         }
-        let fork = Fork {
+        let retained = self.inherit_retention(&source, wanted.retention, floor, tail).await?;
+        let fork = Some(Fork {
             source: request.source.clone(),
             source_log: source.stream.log,
             offset: request.offset,
             sub_offset: request.sub_offset,
             lineage,
-        };
+        });
         let Stream { content_type, expiry, .. } = &*source.stream;
-        Ok(Inherited { content_type: content_type.clone(), expiry: *expiry, tail, prefix, fork: Some(fork) })
+        Ok(Inherited { content_type: content_type.clone(), expiry: *expiry, retained, tail, prefix, fork })
+    }
+
+    /// What a fork keeps: of what it inherits, what its source keeps now, and from then on what its own limits leave.
+    async fn inherit_retention(
+        &self,
+        source: &Found,
+        wanted: Retention,
+        floor: Floor,
+        through: Position,
+    ) -> Result<Option<Retained>, StreamError> {
+        let limits = wanted.or(source.stream.retention());
+        if limits.is_unlimited() {
+            return Ok(None);
+        }
+        let inherited = match limits.counts() {
+            true => self.inheritance(source, floor, through).await?,
+            false => Weight::default(),
+        };
+        let floor = Floor { gone: Weight::default(), ..floor };
+        Ok(Some(Retained { limits, inherited, floor }))
     }
 
     /// Whether a position is one that the stream gives as an offset: its start, its end, or a record's.
-    async fn is_offset(&self, found: &Found, position: Position) -> Result<bool, StreamError> {
-        let Status { tail, floor, .. } = found.status;
-        if position.is_zero() || position == tail || position == floor {
+    async fn is_offset(&self, found: &Found, floor: Floor, position: Position) -> Result<bool, StreamError> {
+        if position == floor.position || position == found.status.tail {
             return Ok(true);
         }
         let before = Position::new(position.get() - 1);
@@ -219,16 +250,20 @@ fn last_position(committed: &Committed) -> Option<Position> {
 struct Inherited {
     content_type: ContentType,
     expiry: Expiry,
+    retained: Option<Retained>,
     tail: Position,
     prefix: Option<Bytes>,
     fork: Option<Fork>,
 }
 
 impl Inherited {
-    fn nothing(content_type: Option<ContentType>) -> Self {
+    fn nothing(request: &CreateRequest) -> Self {
+        let (limits, content_type) = (request.retention, request.content_type.clone());
+        let retained = Retained { limits, inherited: Weight::default(), floor: Floor::default() };
         Self {
             content_type: content_type.unwrap_or_else(ContentType::octet_stream),
             expiry: Expiry::Never,
+            retained: (!limits.is_unlimited()).then_some(retained),
             tail: Position::ZERO,
             prefix: None,
             fork: None,
@@ -263,10 +298,13 @@ impl CreateRequest {
             Some(expiry) => expiry == stream.expiry,
             None => is_fork || stream.expiry == Expiry::Never,
         };
+        let asked = if is_fork { self.retention.or(stream.retention()) } else { self.retention };
         let differs = if !content_type {
             "the content type"
         } else if !expiry {
             "the expiry"
+        } else if asked != stream.retention() {
+            "the retention"
         } else if *closed != (self.then == Then::Close) {
             "whether it is closed"
         } else if !same_fork(self.fork.as_ref(), stream.fork.as_deref()) {

@@ -13,6 +13,8 @@ const SWEEP_BATCH: usize = 256;
 pub struct Swept {
     /// Streams that have gone.
     pub removed: usize,
+    /// Streams of which records have gone.
+    pub trimmed: usize,
 }
 
 impl Streams {
@@ -22,12 +24,14 @@ impl Streams {
         self.end(key, &found.stream, Cause::Deleted).await
     }
 
-    /// Ends streams whose time is over and those that a crash left behind without forks.
+    /// Ends streams whose time is over and those that a crash left behind without forks. Lets go of records that their
+    /// streams do not keep.
     pub async fn sweep(&self) -> Result<Swept, StreamError> {
         let mut swept = Swept::default();
         loop {
             let due = self.store.due(self.clock.now(), SWEEP_BATCH).await?;
             if due.is_empty() {
+                swept.trimmed = self.sweep_retained().await?;
                 return Ok(swept);
             }
             for key in due {

@@ -149,7 +149,11 @@ impl From<CommitError<Declined>> for StreamError {
             CommitError::Refused(refusal) => refusal.into(),
             CommitError::Declined(Declined::NotThere) => Self::NotFound,
             CommitError::Declined(
-                Declined::Exists | Declined::SourceGone | Declined::HasForks | Declined::NotDue,
+                Declined::Exists
+                | Declined::SourceGone
+                | Declined::SourceTrimmed
+                | Declined::HasForks
+                | Declined::NotDue,
             ) => Self::Contended,
             CommitError::Store(error) => Self::Store(error),
         }

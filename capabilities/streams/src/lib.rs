@@ -1,8 +1,9 @@
 //! Streams: named logs with a content type, read by offset, live or later.
 //!
 //! This is what the Durable Streams protocol calls a stream, without HTTP. Read [`Streams`] (the handle), then
-//! the verbs: [`create`] with forks, [`append`], [`read`], [`delete`] with expiry; then [`table`] (what is stored
-//! of a stream beside its records, and the contract a store keeps for it).
+//! the verbs: [`create`] with forks, [`append`], [`read`], [`list`], [`delete`] with expiry; then [`retention`] (which
+//! records a stream keeps) and [`table`] (what is stored of a stream beside its records, and the contract a store keeps
+//! for it).
 //!
 //! Invariants: a [`LogId`](tidings_model::LogId) is one life of one stream, and its content type never changes. A
 //! fork holds its source: the source's records go only after its last fork.
@@ -13,7 +14,9 @@ pub mod content;
 pub mod create;
 pub mod delete;
 mod error;
+pub mod list;
 pub mod read;
+pub mod retention;
 mod streams;
 pub mod table;
 
@@ -22,6 +25,8 @@ pub use content::ContentType;
 pub use create::{CreateRequest, Created, ForkRequest};
 pub use delete::Swept;
 pub use error::StreamError;
+pub use list::{ListRequest, Listing};
 pub use read::{Chunk, From, Wish};
+pub use retention::{Floor, Retained, Retention};
 pub use streams::{Options, Streams};
 pub use table::{Change, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table};

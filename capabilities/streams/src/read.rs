@@ -9,7 +9,10 @@ use tidings_engine::log::{Commit, Page, Record, Span, StoreError};
 use tidings_model::Position;
 
 use crate::table::Store;
-use crate::{Found, Stream, StreamError, StreamKey, Streams};
+use crate::{Stream, StreamError, StreamKey, Streams};
+
+/// How often a read from the start that met a trim looks again.
+const ATTEMPTS: usize = 16;
 
 /// Where a reader begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +53,16 @@ pub struct Wish<E> {
 impl Streams {
     /// Reads what is there, up to the size of one answer; no records at the tail. Renews the stream.
     pub async fn read(&self, key: &StreamKey, from: From) -> Result<(Arc<Stream>, Chunk), StreamError> {
-        let (reading, after) = self.begin(key, from).await?;
-        let page = reading.page(Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) }).await?;
-        Ok((reading.stream, Chunk::new(after, page)))
+        for _ in 0..ATTEMPTS {
+            let (reading, after) = self.begin(key, from).await?;
+            let span = Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) };
+            match reading.page(span).await {
+                // Trimmed between looking and reading: the oldest that is kept is another one now.
+                Err(StreamError::Trimmed { .. }) if from == From::Start => {}
+                page => return Ok((reading.stream, Chunk::new(after, page?))),
+            }
+        }
+        Err(StreamError::Contended)
     }
 
     /// Begins to listen to a stream, which renews it. The subscription reads what is there, then what comes.
@@ -84,22 +94,34 @@ impl Streams {
     }
 
     async fn begin(&self, key: &StreamKey, from: From) -> Result<(Reading, Position), StreamError> {
-        let Found { stream, status } = self.describe(key).await?;
-        if let Some(renewal) = self.renewal(key, &stream) {
+        let found = self.describe(key).await?;
+        let status = found.status;
+        if let Some(renewal) = self.renewal(key, &found.stream) {
             match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
                 // Reading goes on where nothing can be written.
                 Ok(_) | Err(StreamError::Store(StoreError::NoSpace)) => {}
                 Err(error) => return Err(error),
             }
         }
+        let tail = status.tail;
         let after = match from {
-            From::Start => Position::ZERO,
-            From::Tail => status.tail,
+            From::Tail => tail,
             // An offset from an earlier life, or from nowhere, may lie beyond the tail: whoever brings it hears
             // all that is new.
-            From::After(position) => position.min(status.tail),
+            From::After(position) if position >= tail => tail,
+            From::Start | From::After(_) => {
+                let floor = self.floor(key, &found).await?.position;
+                match from {
+                    From::After(position) if position < floor => {
+                        return Err(StreamError::Trimmed { floor, tail });
+                    }
+                    From::After(position) => position,
+                    From::Start | From::Tail => floor,
+                }
+            }
         };
-        Ok((Reading { streams: self.clone(), key: key.clone(), stream, tail: status.tail }, after))
+        let stream = found.stream;
+        Ok((Reading { streams: self.clone(), key: key.clone(), stream, tail }, after))
     }
 }
 
@@ -129,11 +151,27 @@ impl Source for Reading {
 }
 
 impl Reading {
+    /// Whether a reader at this position has missed nothing, and its next record may still be read. Whoever follows
+    /// hears records beyond the limits of bytes and messages as long as they are there.
+    fn judge(&self, page: &Page, after: Position) -> Result<(), StreamError> {
+        let Page { records, status } = page;
+        let now = self.streams.clock.now();
+        let retention = self.stream.retention();
+        let outlived = records.iter().take_while(|record| retention.outlived(record, now)).last();
+        match outlived.map(|record| record.position).or(Some(status.floor)).filter(|&floor| floor > after) {
+            Some(floor) => Err(StreamError::Trimmed { floor, tail: status.tail }),
+            None => Ok(()),
+        }
+    }
+
     async fn page(&self, span: Span) -> Result<Page, StreamError> {
         let page = match self.stream.read(&*self.streams.store, span).await {
             Err(StreamError::NotFound) => None,
             page => Some(page?),
         };
+        if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
+            self.judge(page, span.after)?;
+        }
         // At the tail, and when the log is gone: the stream may have ended, or begun another life.
         match page {
             Some(page) if !page.records.is_empty() => Ok(page),

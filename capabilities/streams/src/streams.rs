@@ -5,6 +5,7 @@ use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Timestamp, limits};
 
+use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
 use crate::{Stream, StreamError};
 
@@ -16,6 +17,7 @@ pub struct Streams {
     pub(crate) channels: Channels,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
+    pub(crate) swept_through: SweptThrough,
 }
 
 /// What an operator may set.
@@ -57,7 +59,7 @@ impl Streams {
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
         let limits = Limits { ring_bytes: options.slow_reader_bytes, read_bytes: options.read_chunk_bytes };
         let channels = Channels::new(bus.clone(), limits);
-        Self { store, bus, channels, clock, options }
+        Self { store, bus, channels, clock, options, swept_through: SweptThrough::default() }
     }
 
     /// Who listens to what.

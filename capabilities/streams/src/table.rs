@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tidings_engine::log::{self, Commits, Memory, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
-use crate::ContentType;
+use crate::{ContentType, Floor, Retained};
 
 /// What streams need of a store beside its logs.
 pub trait Store: Commits<Change> {
@@ -20,6 +21,23 @@ pub trait Store: Commits<Change> {
     /// Keys of streams that are due to go: expired by the moment, earliest first, or deleted and without
     /// forks. At most `limit` of them.
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
+
+    /// Streams of a project whose ids begin with the prefix and sort after the id, in the order of their ids, as they
+    /// are at one moment. At most `limit` of them; those that have ended and are still there are among them.
+    fn list<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        prefix: &'a str,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>>;
+
+    /// Keys of streams that do not keep everything, in order, after the given one. At most `limit` of them.
+    fn retained<'a>(
+        &'a self,
+        after: Option<&'a StreamKey>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>>;
 }
 
 /// The name of a stream among all projects.
@@ -65,6 +83,8 @@ pub struct Stream {
     pub forks: u32,
     /// Whether it can still be used.
     pub life: Life,
+    /// What it keeps, when that is not everything.
+    pub retained: Option<Box<Retained>>,
 }
 
 impl Stream {
@@ -154,6 +174,17 @@ pub enum Change {
         /// When it goes now.
         expires_at: Timestamp,
     },
+    /// Records of a stream are no longer kept. A floor never sinks; a lower one changes nothing.
+    Trim {
+        /// Its name.
+        key: StreamKey,
+        /// Its log.
+        log: LogId,
+        /// Where the kept ones begin now.
+        floor: Floor,
+        /// What becomes of the others.
+        below: Below,
+    },
     /// A stream cannot be used any more, but is kept for its forks.
     Retire {
         /// Its name.
@@ -172,6 +203,15 @@ pub enum Change {
         /// Why.
         cause: Cause,
     },
+}
+
+/// What becomes of records below a stream's floor. Judged with the change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Below {
+    /// The same commit trims the log: there must be no forks.
+    Gone,
+    /// Forks hold them; the log is left as it is.
+    Held,
 }
 
 /// Why a stream ends. Judged with the change.
@@ -194,6 +234,9 @@ pub enum Declined {
     /// The source of a fork is not there any more.
     #[error("the source is gone")]
     SourceGone,
+    /// Records that a fork was to inherit have gone.
+    #[error("the source was trimmed")]
+    SourceTrimmed,
     /// That life of the stream is over.
     #[error("the stream is gone")]
     NotThere,
@@ -213,10 +256,11 @@ impl log::Change for Change {
 #[derive(Debug, Default)]
 pub struct Table {
     streams: HashMap<StreamKey, Arc<Stream>>,
-    /// Each project's id once, shared by the keys of its streams, and how many those are.
-    projects: HashMap<ProjectId, usize>,
+    /// Each project's id once, shared by the keys of its streams, and their ids in order.
+    projects: HashMap<ProjectId, BTreeSet<StreamId>>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
     unreferenced: BTreeSet<StreamKey>,
+    retained: BTreeSet<StreamKey>,
 }
 
 impl Table {
@@ -243,6 +287,34 @@ impl Table {
         self.unreferenced.iter().chain(expired).take(limit).cloned().collect()
     }
 
+    /// See [`Store::list`]; `status` is that of a log at the same moment.
+    pub fn list(
+        &self,
+        project: &ProjectId,
+        prefix: &str,
+        after: Option<&StreamId>,
+        limit: usize,
+        status: &dyn Fn(LogId) -> Option<Status>,
+    ) -> Vec<(StreamId, Found)> {
+        let Some((project, ids)) = self.projects.get_key_value(project) else { return Vec::new() };
+        let start = match after.map(StreamId::as_str) {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let ids = ids.range::<str, _>((start, Bound::Unbounded));
+        let found = |id: &StreamId| {
+            let key = StreamKey { project: project.clone(), id: id.clone() };
+            self.find(&key, status).map(|found| (key.id, found))
+        };
+        ids.take_while(|id| id.as_str().starts_with(prefix)).take(limit).filter_map(found).collect()
+    }
+
+    /// See [`Store::retained`].
+    pub fn retained(&self, after: Option<&StreamKey>, limit: usize) -> Vec<StreamKey> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.retained.range((start, Bound::Unbounded)).take(limit).cloned().collect()
+    }
+
     fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
         self.streams
             .get(key)
@@ -253,50 +325,93 @@ impl Table {
 
     /// Puts what `change` makes of the stream in its place and keeps the indexes in step.
     fn replace(&mut self, key: &StreamKey, change: impl FnOnce(&mut Stream)) {
-        let Some(mut stream) = self.take(key) else { return };
-        change(Arc::make_mut(&mut stream));
-        self.put(key.clone(), stream);
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        let before = Due::of(stream);
+        change(Arc::make_mut(stream));
+        let after = Due::of(stream);
+        if before != after {
+            let key = self.streams.get_key_value(key).expect("just found").0.clone();
+            self.leave(&key, before);
+            self.enter(&key, after);
+        }
     }
 
     fn put(&mut self, key: StreamKey, stream: Arc<Stream>) {
         let key = self.count_in(key);
-        if let Some(at) = stream.expires_at.filter(|_| stream.life == Life::Active) {
-            self.expiring.insert((at, key.clone()));
-        }
-        if stream.is_unreferenced() {
-            self.unreferenced.insert(key.clone());
+        self.enter(&key, Due::of(&stream));
+        if stream.retained.is_some() {
+            self.retained.insert(key.clone());
         }
         self.streams.insert(key, stream);
     }
 
-    /// The same key, with the project's id that the others have.
-    fn count_in(&mut self, key: StreamKey) -> StreamKey {
-        if let Some((project, _)) = self.projects.get_key_value(&key.project) {
-            let key = StreamKey { project: project.clone(), id: key.id };
-            *self.projects.get_mut(&key.project).expect("just found") += 1;
-            return key;
+    fn enter(&mut self, key: &StreamKey, due: Due) {
+        match due {
+            Due::Never => {}
+            Due::At(at) => {
+                self.expiring.insert((at, key.clone()));
+            }
+            Due::Now => {
+                self.unreferenced.insert(key.clone());
+            }
         }
-        self.projects.insert(key.project.clone(), 1);
-        key
     }
 
-    fn count_out(&mut self, project: &ProjectId) {
-        if let Some(streams) = self.projects.get_mut(project) {
-            *streams -= 1;
-            if *streams == 0 {
-                self.projects.remove(project);
+    fn leave(&mut self, key: &StreamKey, due: Due) {
+        match due {
+            Due::Never => {}
+            Due::At(at) => {
+                self.expiring.remove(&(at, key.clone()));
+            }
+            Due::Now => {
+                self.unreferenced.remove(key);
+            }
+        }
+    }
+
+    /// The same key, with the project's id that the others have.
+    fn count_in(&mut self, key: StreamKey) -> StreamKey {
+        let project = match self.projects.get_key_value(&key.project) {
+            Some((project, _)) => project.clone(),
+            None => key.project,
+        };
+        self.projects.entry(project.clone()).or_default().insert(key.id.clone());
+        StreamKey { project, id: key.id }
+    }
+
+    fn count_out(&mut self, key: &StreamKey) {
+        if let Some(ids) = self.projects.get_mut(&key.project) {
+            ids.remove(&key.id);
+            if ids.is_empty() {
+                self.projects.remove(&key.project);
             }
         }
     }
 
     fn take(&mut self, key: &StreamKey) -> Option<Arc<Stream>> {
         let stream = self.streams.remove(key)?;
-        self.count_out(&key.project);
-        if let Some(at) = stream.expires_at {
-            self.expiring.remove(&(at, key.clone()));
-        }
-        self.unreferenced.remove(key);
+        self.count_out(key);
+        self.leave(key, Due::of(&stream));
+        self.retained.remove(key);
         Some(stream)
+    }
+}
+
+/// When a stream is to be swept up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Never,
+    At(Timestamp),
+    Now,
+}
+
+impl Due {
+    fn of(stream: &Stream) -> Self {
+        match (stream.life, stream.expires_at) {
+            (Life::Active, Some(at)) => Self::At(at),
+            (Life::Retired, _) if stream.is_unreferenced() => Self::Now,
+            _ => Self::Never,
+        }
     }
 }
 
@@ -311,10 +426,19 @@ impl log::Tables for Table {
                 }
                 let Some(fork) = &stream.fork else { return Ok(()) };
                 match self.living(&fork.source, fork.source_log) {
+                    // What a fork inherits must not have gone between looking and writing.
+                    Ok(source) if source.floor().position > stream.floor().position => {
+                        Err(Declined::SourceTrimmed)
+                    }
                     Ok(source) if source.life == Life::Active => Ok(()),
                     _ => Err(Declined::SourceGone),
                 }
             }
+            Change::Trim { key, log, below, .. } => match self.living(key, *log)? {
+                stream if stream.life == Life::Retired => Err(Declined::NotThere),
+                stream if *below == Below::Gone && stream.forks > 0 => Err(Declined::HasForks),
+                _ => Ok(()),
+            },
             Change::Renew { key, log, .. } => match self.living(key, *log)?.life {
                 Life::Active => Ok(()),
                 Life::Retired => Err(Declined::NotThere),
@@ -341,6 +465,13 @@ impl log::Tables for Table {
             Change::Renew { key, expires_at, .. } => {
                 self.replace(&key, |stream| stream.expires_at = stream.expires_at.max(Some(expires_at)));
             }
+            Change::Trim { key, floor, .. } => self.replace(&key, |stream| {
+                if let Some(retained) = stream.retained.as_mut()
+                    && retained.floor.position < floor.position
+                {
+                    retained.floor = floor;
+                }
+            }),
             Change::Retire { key, .. } => self.replace(&key, |stream| stream.life = Life::Retired),
             Change::Remove { key, .. } => {
                 let ended = self.take(&key);
@@ -370,5 +501,24 @@ impl Store for Memory<Table> {
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
         std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+    }
+
+    fn list<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        prefix: &'a str,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
+        let listed = self.look(|table, status| table.list(project, prefix, after, limit, status));
+        std::future::ready(Ok(listed)).boxed()
+    }
+
+    fn retained<'a>(
+        &'a self,
+        after: Option<&'a StreamKey>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|table, _| table.retained(after, limit)))).boxed()
     }
 }

@@ -15,6 +15,7 @@ use tidings_model::{LogId, Position, Producer, ProducerId};
 use super::{
     Append, Boundary, Change, Commit, CommitError, Commits, Committed, Memory, Of, Operation, Origin,
     Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal, Span, Status, Tables, Then,
+    Weight,
 };
 use crate::{Bus, Follower};
 
@@ -48,6 +49,7 @@ macro_rules! log_contract {
             missing_and_closed_targets_are_told_and_refuse_nothing
             a_journal_hears_every_append_of_its_logs
             a_floor_hides_records_and_never_sinks
+            a_log_counts_what_it_ever_took
             a_deleted_log_is_gone_and_its_readers_are_woken
             nothing_is_visible_before_it_is_durable
             a_follower_hears_everything_once_across_the_seam
@@ -194,6 +196,11 @@ fn closing(mut append: Append) -> Append {
     append
 }
 
+fn weight(texts: &[impl AsRef<str>]) -> Weight {
+    let bytes = texts.iter().map(|text| text.as_ref().len() as u64).sum();
+    Weight { records: texts.len() as u64, bytes }
+}
+
 // The promises.
 
 /// What is appended is there, in order, and the tail is the last position.
@@ -206,7 +213,10 @@ pub async fn an_append_is_read_back_in_order(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["a", "b", "c"]);
     let after_first = page(&store, log, first.first).await;
     assert_eq!(after_first.records.iter().map(text).collect::<Vec<_>>(), ["b", "c"]);
-    assert_eq!(after_first.status, Status { tail: second.last, floor: Position::ZERO, closed: false });
+    assert_eq!(
+        after_first.status,
+        Status { tail: second.last, total: weight(&["a", "b", "c"]), ..Status::default() }
+    );
     assert!(page(&store, log, second.last).await.records.is_empty());
 }
 
@@ -276,7 +286,7 @@ pub async fn a_log_may_begin_where_another_is(store: impl Subject) {
     let tail = append(&store, source, &["a", "b"]).await.last;
     let log = store.reserve().await.expect("a number");
     make(&store, Commit::new().with(Operation::Create { log, tail })).await;
-    assert_eq!(store.status(log).await, Ok(Status { tail, floor: Position::ZERO, closed: false }));
+    assert_eq!(store.status(log).await, Ok(Status { tail, ..Status::default() }));
     assert!(all(&store, log).await.is_empty());
     let mut expecting = texts(log, &["c"]);
     expecting.conditions.tail = Some(tail);
@@ -436,7 +446,8 @@ pub async fn an_expected_tail_lets_one_of_two_win(store: impl Subject) {
 pub async fn a_closed_log_takes_nothing_more(store: impl Subject) {
     let log = new_log(&store).await;
     let last = make(&store, Commit::new().with(closing(texts(log, &["end"])))).await.appended().last;
-    assert_eq!(store.status(log).await, Ok(Status { tail: last, floor: Position::ZERO, closed: true }));
+    let status = Status { tail: last, closed: true, total: weight(&["end"]), ..Status::default() };
+    assert_eq!(store.status(log).await, Ok(status));
     for more in [texts(log, &["more"]), closing(texts(log, &[])), stamped(texts(log, &["more"]), "p", 0, 0)] {
         assert_eq!(refused(&store, Commit::new().with(more)).await, Refusal::Closed { tail: last });
     }
@@ -547,7 +558,8 @@ pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
     let second_position = page(&store, log, first.first).await.records[0].position;
     make(&store, Commit::new().with(Operation::Trim { log, floor: second_position })).await;
     make(&store, Commit::new().with(Operation::Trim { log, floor: first.first })).await;
-    let status = Status { tail: first.last, floor: second_position, closed: false };
+    let total = weight(&["a", "b", "c"]);
+    let status = Status { tail: first.last, floor: second_position, closed: false, total };
     assert_eq!(store.status(log).await, Ok(status));
     assert_eq!(all_texts(&store, log).await, ["c"], "zero means the oldest that is kept");
     let trimmed = ReadError::Trimmed { floor: second_position, tail: first.last };
@@ -558,6 +570,27 @@ pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
     assert_eq!((emptied.floor, emptied.tail), (first.last, first.last), "a floor is at most the tail");
     assert!(append(&store, log, &["d"]).await.first > first.last);
     assert_eq!(all_texts(&store, log).await, ["d"]);
+}
+
+/// Records and bytes are counted, references too, and neither trimming nor a refused commit changes the count.
+pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
+    let (log, target) = (new_log(&store).await, new_log(&store).await);
+    let refer = Refer { of: Of::Append(0), into: Arc::new([target]) };
+    let last =
+        make(&store, Commit::new().with(texts(log, &["a", "bcd", ""])).with(refer)).await.appended().last;
+    for of in [log, target] {
+        assert_eq!(store.status(of).await.expect("there").total, Weight { records: 3, bytes: 4 });
+    }
+    let nothing_new = texts(log, &["never"]);
+    let twice = Commit::new().with(nothing_new).with(texts(LogId::new(u64::MAX >> 1), &["x"]));
+    refused(&store, twice).await;
+    make(&store, Commit::new().with(Operation::Trim { log, floor: last })).await;
+    make(&store, Commit::new().with(closing(texts(log, &["ef"])))).await;
+    let of = Of::Stored { log, after: Position::ZERO, through: Position::MAX };
+    make(&store, Commit::new().with(Refer { of, into: Arc::new([target]) })).await;
+    for of in [log, target] {
+        assert_eq!(store.status(of).await.expect("there").total, Weight { records: 4, bytes: 6 });
+    }
 }
 
 /// Whoever waits on a log hears of its end.
@@ -721,7 +754,8 @@ pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
             _ => match model.get(&log) {
                 Some(known) => {
                     assert_eq!(all_texts(&store, log).await, known.texts[known.trimmed..], "step {step}");
-                    assert_eq!(store.status(log).await.expect("there").closed, known.closed);
+                    let status = store.status(log).await.expect("there");
+                    assert_eq!((status.closed, status.total), (known.closed, weight(&known.texts)));
                 }
                 None => assert_eq!(store.status(log).await, Err(ReadError::NoSuchLog(log))),
             },

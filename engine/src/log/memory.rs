@@ -12,7 +12,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
     Change, Commit, CommitError, Commits, Committed, LogState, Logs, Of, Page, ReadError, Record, Refusal,
-    Span, Status, StoreError, Tables,
+    Span, Status, StoreError, Tables, Weight,
 };
 use crate::{Bus, Clock};
 
@@ -202,7 +202,7 @@ impl<T> Content<T> {
                     let log = self.logs.entry(target).or_default();
                     for source in &sources {
                         let position = log.state.next_position(number);
-                        log.state.refer(number, 1).expect("judged good");
+                        log.state.refer(number, Weight::one(&source.payload)).expect("judged good");
                         log.records.insert(position, source.clone());
                     }
                 }

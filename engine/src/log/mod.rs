@@ -13,6 +13,8 @@
 //! 6. **Payloads are stored once.** A reference shares the payload of the record it refers to and outlives
 //!    that record and its log.
 //! 7. **Whoever listens is woken**, after a commit is visible, for each log that it touched.
+//! 8. **A log knows what it took.** Its status counts the records ever appended and the bytes of their payloads,
+//!    references like others, and trimming takes nothing away from that.
 //!
 //! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is judged; pure), [`store`] (the traits), then
 //! [`memory`], the implementation that tests run on. `contract` is the suite every store runs.
@@ -32,6 +34,6 @@ pub use commit::{
     Append, Appended, Commit, Committed, Conditions, Of, Operation, Outcome, Positions, Refer, Referred, Then,
 };
 pub use memory::Memory;
-pub use record::{Boundary, Origin, Page, Record, Span, Status};
+pub use record::{Boundary, Origin, Page, Record, Span, Status, Weight};
 pub use state::{Judged, LogParts, LogState, Refusal};
 pub use store::{Change, CommitError, Commits, Logs, ReadError, StoreError, Tables};

@@ -13,7 +13,7 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp, limits};
 
 use super::{
     Append, Appended, Boundary, Judged, LogState, Of, Operation, Origin, Outcome, Record, Refer, Referred,
-    Refusal,
+    Refusal, Weight,
 };
 
 /// A record without its position: one for all logs that refer to it.
@@ -236,6 +236,7 @@ impl<V: View> Judging<'_, V> {
         let mut wanted: Vec<LogId> = refer.into.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
+        let weight = Weight::of(sources.iter().map(|source| &source.payload));
         let mut referred = Referred::default();
         let mut targets = Vec::with_capacity(wanted.len());
         for target in wanted {
@@ -244,7 +245,7 @@ impl<V: View> Judging<'_, V> {
                 Err(_) => referred.missing.push(target),
                 Ok(state) if state.status().closed => referred.closed.push(target),
                 Ok(state) => {
-                    state.refer(number, sources.len())?;
+                    state.refer(number, weight)?;
                     targets.push(target);
                 }
             }

@@ -47,6 +47,50 @@ pub struct Status {
     pub floor: Position,
     /// Whether the log takes no further append.
     pub closed: bool,
+    /// All that was ever appended, trimmed or not.
+    pub total: Weight,
+}
+
+/// How much some records are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// Their number.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub bytes: u64,
+}
+
+impl Weight {
+    /// What payloads weigh.
+    pub fn of<'a>(payloads: impl IntoIterator<Item = &'a Bytes>) -> Self {
+        let one = |weight: Self, payload: &Bytes| weight + Self::one(payload);
+        payloads.into_iter().fold(Self::default(), one)
+    }
+
+    /// What one payload weighs.
+    pub fn one(payload: &Bytes) -> Self {
+        Self { records: 1, bytes: payload.len() as u64 }
+    }
+}
+
+impl std::ops::Add for Weight {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { records: self.records + other.records, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl std::ops::Sub for Weight {
+    type Output = Self;
+
+    /// What is left, and nothing where there was less.
+    fn sub(self, other: Self) -> Self {
+        Self {
+            records: self.records.saturating_sub(other.records),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
 }
 
 /// Which records to read, and how many at most.

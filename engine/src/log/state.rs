@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, limits};
 
-use super::{Append, Appended, Conditions, Positions, Status, Then};
+use super::{Append, Appended, Conditions, Positions, Status, Then, Weight};
 
 /// Why a log refuses an operation. Where the answer rests on the log's state, it is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +78,7 @@ pub struct LogState {
     tail: Position,
     floor: Position,
     closed: bool,
+    total: Weight,
     /// Most logs never need these.
     memory: Option<Box<Memory>>,
 }
@@ -168,7 +169,7 @@ pub struct LogParts {
 
 impl From<LogParts> for LogState {
     fn from(parts: LogParts) -> Self {
-        let LogParts { status: Status { tail, floor, closed }, producers, order, closed_by } = parts;
+        let LogParts { status: Status { tail, floor, closed, total }, producers, order, closed_by } = parts;
         let bare = producers.is_empty() && order.is_none() && closed_by.is_none();
         let memory = (!bare).then(|| {
             let seen =
@@ -177,7 +178,7 @@ impl From<LogParts> for LogState {
             let producers = Producers { settled: Arc::new(settled), fresh: Vec::new() };
             Box::new(Memory { producers, order, closed_by })
         });
-        Self { tail, floor, closed, memory }
+        Self { tail, floor, closed, total, memory }
     }
 }
 
@@ -211,7 +212,7 @@ impl LogState {
 
     /// The log as readers see it.
     pub fn status(&self) -> Status {
-        Status { tail: self.tail, floor: self.floor, closed: self.closed }
+        Status { tail: self.tail, floor: self.floor, closed: self.closed, total: self.total }
     }
 
     /// Judges an append, to be made in the given commit.
@@ -238,13 +239,14 @@ impl LogState {
     /// Applies an append that was judged good.
     pub fn apply(&mut self, append: &Append, positions: &[Position], now: Timestamp) -> Appended {
         self.tail = positions.last().copied().unwrap_or(self.tail);
+        self.total = self.total + Weight::of(&append.payloads);
         self.remember(&append.conditions, append.then, now);
         Appended { first: positions.first().copied().unwrap_or(self.tail), last: self.tail }
     }
 
-    /// Judges and applies references to so many records.
-    pub fn refer(&mut self, commit: CommitNumber, count: usize) -> Result<(), Refusal> {
-        if count == 0 {
+    /// Judges and applies references to so much.
+    pub fn refer(&mut self, commit: CommitNumber, weight: Weight) -> Result<(), Refusal> {
+        if weight.records == 0 {
             return Ok(());
         }
         let first = self.next_position(commit);
@@ -252,13 +254,19 @@ impl LogState {
             return Err(Refusal::PositionNotAbove { tail: self.tail });
         }
         let (commit, index) = first.parts();
-        self.tail = Position::in_commit(commit, index.saturating_add(count as u64 - 1));
+        self.tail = Position::in_commit(commit, index.saturating_add(weight.records - 1));
+        self.total = self.total + weight;
         Ok(())
     }
 
     /// Moves the tail, when a log is put together from files. A lower one changes nothing.
     pub fn extend(&mut self, tail: Position) {
         self.tail = self.tail.max(tail);
+    }
+
+    /// Says how much was ever appended, when a log is put together from files.
+    pub fn weigh(&mut self, total: Weight) {
+        self.total = total;
     }
 
     /// Where the next record would lie that this commit puts into the log.

@@ -2,11 +2,14 @@
 
 mod client;
 mod command_line;
+mod compression;
 mod conformance;
 mod durability;
 mod limits;
+mod listing;
 mod live;
 mod names;
+mod retention;
 mod sockets;
 mod streams;
 mod tour;

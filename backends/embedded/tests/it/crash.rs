@@ -13,7 +13,7 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, Options};
 use tidings_engine::log::contract::Note;
 use tidings_engine::log::{
-    Append, Commit, CommitError, Commits, Logs, Of, Operation, Refer, Refusal, Span, StoreError, Then,
+    Append, Commit, CommitError, Commits, Logs, Of, Operation, Refer, Refusal, Span, StoreError, Then, Weight,
 };
 use tidings_model::{LogId, Position, Producer, ProducerId};
 
@@ -265,6 +265,7 @@ impl Writer {
             };
             let mut payloads = known.payloads[..hidden].to_vec();
             payloads.extend(kept.into_iter().map(|(_, payload)| payload));
+            assert_eq!(status.total, Weight::of(&payloads), "{log} counts what it ever took");
             let sequence = self.sequence_in(store, log, &known).await;
             seen.logs.insert(log, ModelLog { payloads, trimmed, closed: status.closed, sequence });
         }

@@ -4,5 +4,6 @@ mod book;
 mod contract;
 mod crash;
 mod files;
+mod retention;
 mod space;
 mod upkeep;
