@@ -1,6 +1,10 @@
 //! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
 
 mod connections;
+pub mod ledger;
+pub mod projects;
 pub mod serve;
 
-pub use serve::{Server, ServerOptions, StartError, StoreChoice};
+pub use ledger::Ledger;
+pub use projects::{StoredProjects, SystemRandomness};
+pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};
