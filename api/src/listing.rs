@@ -8,10 +8,12 @@ use axum::response::{AppendHeaders, IntoResponse};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use tidings_auth::{Action, Resource};
 use tidings_model::{StreamId, limits};
 use tidings_streams::{Found, ListRequest};
 
 use crate::Api;
+use crate::credential::Caller;
 use crate::error::ApiError;
 use crate::path::ProjectPath;
 use crate::wire::offset;
@@ -21,8 +23,10 @@ use crate::wire::query::once;
 pub async fn list(
     State(api): State<Api>,
     ProjectPath(project): ProjectPath,
+    caller: Caller,
     query: ListQuery,
 ) -> Result<impl IntoResponse, ApiError> {
+    caller.may_in(&project, Action::List, Resource::Project).await?;
     let ListQuery { prefix, after, limit } = query;
     let listing = api.streams.list(&ListRequest { project, prefix, after, limit }).await?;
     let streams: Vec<Value> = listing.streams.iter().map(|(id, found)| entry(id, found)).collect();

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
+use tidings_auth::{Action, Denied, Pass};
 use tidings_engine::deliver::{Batch, Encode, Frame, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
@@ -15,6 +16,7 @@ use tidings_streams::{
 };
 
 use crate::Api;
+use crate::credential::Caller;
 use crate::error::ApiError;
 use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
@@ -33,12 +35,19 @@ pub fn methods() -> MethodRouter<Api> {
 async fn create(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Create, &stream).await?;
     refuse_reserved(stream.id.as_str())?;
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::create(&parts.headers, body)?;
+    caller.may_still(&pass).await?;
+    // A fork shows what its source has. One of another project is refused whoever asks.
+    if let Some(fork) = wanted.fork.as_ref().filter(|fork| fork.source.project == stream.project) {
+        caller.may(Action::Read, &fork.source).await?;
+    }
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts.headers, &parts.uri)?;
     let mut headers = HeaderMap::new();
@@ -69,17 +78,25 @@ fn refuse_reserved(id: &str) -> Result<(), ApiError> {
 async fn append(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Append, &stream).await?;
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::append(&parts.headers, body)?;
+    caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
     let appended = api.streams.append(&stream, wanted).await?;
     Ok(appended_answer(&appended, producer.as_ref()))
 }
 
-async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<Response, ApiError> {
+async fn describe(
+    State(api): State<Api>,
+    StreamPath(stream): StreamPath,
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    caller.may(Action::Read, &stream).await?;
     let found = api.streams.describe(&stream).await?;
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found.stream);
@@ -104,7 +121,12 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
     Ok(headers.into_response())
 }
 
-async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<StatusCode, ApiError> {
+async fn delete(
+    State(api): State<Api>,
+    StreamPath(stream): StreamPath,
+    caller: Caller,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Action::Delete, &stream).await?;
     api.streams.delete(&stream).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -112,16 +134,18 @@ async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Resul
 async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     query: ReadQuery,
     mut request: Request,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Read, &stream).await?;
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
-        Live::LongPoll => long_poll(&api, &stream, query, request.headers()).await,
-        Live::Sse => follow(&api, &stream, query, Carrier::of(&mut request)).await,
+        Live::LongPoll => long_poll(&api, &stream, query, request.headers(), &pass).await,
+        Live::Sse => follow(&api, &stream, query, Carrier::of(&mut request), pass).await,
         Live::WebSocket => {
             let upgrade = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[])?;
-            converse(&api, &stream, query, upgrade, Carrier::of(&mut request)).await
+            converse(&api, &stream, query, upgrade, Carrier::of(&mut request), pass).await
         }
     }
 }
@@ -162,6 +186,7 @@ async fn long_poll(
     stream: &StreamKey,
     query: ReadQuery,
     asked: &HeaderMap,
+    pass: &Pass,
 ) -> Result<Response, ApiError> {
     let clock = api.streams.clock();
     let timeout = clock.sleep(api.streams.options().long_poll_timeout);
@@ -170,6 +195,7 @@ async fn long_poll(
     let mut last = None;
     let step = tokio::select! {
         biased;
+        () = pass.ended(&**clock) => return Err(Denied::Revoked.into()),
         step = news(&mut subscription, &mut last) => step,
         () = timeout => Step::Frames,
         () = drained.wait() => Step::Frames,
@@ -227,6 +253,7 @@ async fn follow(
     stream: &StreamKey,
     query: ReadQuery,
     carrier: Carrier,
+    pass: Pass,
 ) -> Result<Response, ApiError> {
     let clock = api.streams.clock().clone();
     let framing = carrier.framing();
@@ -247,8 +274,8 @@ async fn follow(
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
     let options = api.streams.options();
-    let terms =
-        Terms { ends_at: Some(clock.now() + options.sse_duration), slow: options.slow_reader_timeout };
+    let ends_at = Some(clock.now() + options.sse_duration);
+    let terms = Terms { ends_at, slow: options.slow_reader_timeout, pass };
     Ok(carrier.events(headers, subscription, terms, &api.stage))
 }
 
@@ -258,11 +285,12 @@ async fn converse(
     query: ReadQuery,
     upgrade: Upgrade,
     carrier: Carrier,
+    pass: Pass,
 ) -> Result<Response, ApiError> {
     let encode = |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type)) };
     let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
     let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
-    let terms = Terms { ends_at: None, slow: api.streams.options().slow_reader_timeout };
+    let terms = Terms { ends_at: None, slow: api.streams.options().slow_reader_timeout, pass };
     carrier.websocket(upgrade, subscription, terms, &api.stage)
 }
 

@@ -41,6 +41,28 @@ pub const FORK_DEPTH: usize = 256;
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
 pub const PATTERN_SEGMENTS: usize = 64;
+/// Bytes of a key that somebody chose: fewer could be guessed.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Bytes of a key.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Bytes of a token.
+pub const TOKEN_BYTES: usize = 8 * 1024;
+/// Globs in one claim of a token.
+pub const GLOBS_PER_CLAIM: usize = 256;
+/// Bytes of the user that a token names.
+pub const USER_ID_BYTES: usize = 512;
+/// How long a token lives when nobody says.
+pub const TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
+/// Projects that are stored.
+pub const PROJECTS: usize = 100_000;
+/// Keys that a project has at a time.
+pub const KEYS_PER_PROJECT: usize = 16;
+/// Origins that a project lets in, and globs of its public streams.
+pub const CONFIG_ENTRIES: usize = 256;
+/// Bytes of an origin.
+pub const ORIGIN_BYTES: usize = 512;
+/// Bytes of a request that administers.
+pub const ADMIN_BODY_BYTES: usize = 256 * 1024;
 /// Connections that a server has at a time; further ones wait to be taken.
 pub const CONNECTIONS: usize = 50_000;
 /// Bytes that the kernel takes for a client before the client's side takes them.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 use tidings_embedded::OpenError;
 use tidings_engine::WallClock;
-use tidings_server::{Server, ServerOptions, StartError, StoreChoice};
+use tidings_server::{Access, Server, ServerOptions, StartError, StoreChoice};
 use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -56,12 +56,6 @@ struct Serve {
 /// Why the command ends with an error. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// Nobody could be told apart from anybody else.
-    #[error(
-        "there are no projects and no keys yet, and without them nobody may do anything.\n\
-         Try it on this machine alone: tidings serve --dev"
-    )]
-    NoProjects,
     /// Open to everybody on the network.
     #[error(
         "--dev lets everybody in, so it listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}"
@@ -109,10 +103,7 @@ impl Serve {
     async fn run(self) -> Result<(), CommandError> {
         log_to_stderr();
         let listen = self.listen;
-        if !self.dev {
-            return Err(CommandError::NoProjects);
-        }
-        if !listen.ip().is_loopback() {
+        if self.dev && !listen.ip().is_loopback() {
             return Err(CommandError::DevOnNetwork { listen, port: listen.port() });
         }
         let options =
@@ -124,6 +115,7 @@ impl Serve {
             clock: Arc::new(WallClock),
             seed: fastrand::u64(..),
             streams: Options::default(),
+            access: Access { dev: self.dev, ..Access::default() },
         };
         let server = Server::start(options).await?;
         greet(server.address(), &self.data);

@@ -2,6 +2,10 @@
 
 mod connections;
 mod early;
+pub mod ledger;
+pub mod projects;
 pub mod serve;
 
-pub use serve::{Server, ServerOptions, StartError, StoreChoice};
+pub use ledger::Ledger;
+pub use projects::{StoredProjects, SystemRandomness};
+pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};

@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tidings_auth::Pass;
 use tidings_engine::deliver::{Step, Subscription};
 use tidings_model::{Timestamp, limits};
 
@@ -14,12 +15,14 @@ use crate::websocket::{self, Close, Code, Event, Tick};
 const ROOM: usize = 32 * 1024;
 
 /// On which terms a feed lasts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Terms {
     /// When the client is asked to come again.
     pub ends_at: Option<Timestamp>,
     /// How long it may take nothing of what waits for it.
     pub slow: Duration,
+    /// What lets the client in, for as long as it holds.
+    pub pass: Pass,
 }
 
 /// Why a feed ends.
@@ -31,6 +34,8 @@ pub enum End {
     Lost,
     /// Its time is over.
     TimeOver,
+    /// Its token has expired, or what let it in does not hold any more.
+    Revoked,
     /// The server is about to stop.
     Draining,
     /// The client took nothing for too long.
@@ -48,6 +53,7 @@ impl End {
             Self::Complete => Close::new(Code::NORMAL, "closed"),
             Self::Lost => Close::new(Code::GOING_AWAY, "gone"),
             Self::TimeOver => Close::new(Code::GOING_AWAY, "come-again"),
+            Self::Revoked => Close::new(Code::POLICY_VIOLATION, "access-ended"),
             Self::Draining => Close::new(Code::SERVICE_RESTART, "server-restart"),
             Self::Slow => Close::new(Code::POLICY_VIOLATION, "slow-consumer"),
             Self::Spoken => Close::new(Code::UNSUPPORTED_DATA, "nothing is read from this socket"),
@@ -178,7 +184,8 @@ impl Feed {
         }
         self.ended = Some((end, now));
         self.subscription = None;
-        if end == End::Slow {
+        if matches!(end, End::Slow | End::Revoked) {
+            // What was taken and not begun waits for one who cannot have it, or may not.
             self.outbox.keep_begun();
         }
         // A comment: whoever reads on after all learns why it ends, and resumes where it was.
@@ -208,6 +215,10 @@ impl Feed {
         }
         if self.stuck_since.is_some_and(|since| now.since(since) >= self.terms.slow) {
             self.end(End::Slow, now);
+            return Ask::Send;
+        }
+        if !self.terms.pass.holds(now) {
+            self.end(End::Revoked, now);
             return Ask::Send;
         }
         if self.terms.ends_at.is_some_and(|at| at <= now) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::StoreError;
+use tidings_engine::log::{Carries, StoreError};
 use tidings_model::{ProjectId, StreamId, Timestamp};
 use tidings_streams::table::{Below, Cause};
 use tidings_streams::{
@@ -25,13 +25,13 @@ const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
 const TRIM: u8 = 5;
 
-impl Store for Embedded<Table> {
+impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
+        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
     }
 
     fn list<'a>(
@@ -41,7 +41,7 @@ impl Store for Embedded<Table> {
         after: Option<&'a StreamId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        let listed = self.look(|table, status| table.list(project, prefix, after, limit, status));
+        let listed = self.look(|tables, status| tables.part().list(project, prefix, after, limit, status));
         std::future::ready(Ok(listed)).boxed()
     }
 
@@ -50,7 +50,7 @@ impl Store for Embedded<Table> {
         after: Option<&'a StreamKey>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.retained(after, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().retained(after, limit)))).boxed()
     }
 }
 

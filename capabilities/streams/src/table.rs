@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, Memory, Status, StoreError};
+use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
 
 /// What streams need of a store beside its logs.
-pub trait Store: Commits<Change> {
+pub trait Store: Commits<Table> {
     /// The stream under a key and the status of its log, at one moment.
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>>;
 
@@ -494,13 +494,13 @@ impl Cause {
     }
 }
 
-impl Store for Memory<Table> {
+impl<T: Carries<Table>> Store for Memory<T> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
+        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
     }
 
     fn list<'a>(
@@ -510,7 +510,7 @@ impl Store for Memory<Table> {
         after: Option<&'a StreamId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        let listed = self.look(|table, status| table.list(project, prefix, after, limit, status));
+        let listed = self.look(|tables, status| tables.part().list(project, prefix, after, limit, status));
         std::future::ready(Ok(listed)).boxed()
     }
 
@@ -519,6 +519,6 @@ impl Store for Memory<Table> {
         after: Option<&'a StreamKey>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.retained(after, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().retained(after, limit)))).boxed()
     }
 }

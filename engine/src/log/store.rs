@@ -17,11 +17,11 @@ pub trait Logs: Send + Sync + 'static {
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>>;
 }
 
-/// Writing side of a store, for a capability whose changes are `C`.
-pub trait Commits<C: Change>: Logs {
+/// Writing side of a store, for a capability whose tables are `P`.
+pub trait Commits<P: Tables>: Logs {
     /// Makes a commit. Durable and visible when it returns. A caller that stops waiting learns nothing:
     /// the commit may or may not be made, but never in part.
-    fn commit(&self, commit: Commit<C>) -> BoxFuture<'_, Result<Committed, CommitError<C::Refusal>>>;
+    fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>>;
 }
 
 /// A capability's own change, carried by a commit beside the operations on logs.
@@ -43,6 +43,38 @@ pub trait Tables: Default + Send + Sync + 'static {
     fn apply(&mut self, change: Self::Change);
 }
 
+/// Why tables refuse a change.
+pub type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
+
+/// Tables of which `P` are a part. A store keeps one value of tables, a ledger; each capability sees its own part
+/// of it and commits its own changes, and a commit is atomic over all parts because the ledger is one.
+pub trait Carries<P: Tables>: Tables {
+    /// The part.
+    fn part(&self) -> &P;
+
+    /// The part's change as one of the whole. A part whose changes may hold those of another routes them there, so
+    /// that one commit changes both.
+    fn wrap(change: P::Change) -> Self::Change;
+
+    /// The refusal in the part's words; none when the part could not have caused it.
+    fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
+}
+
+/// Tables that stand alone are all of their ledger.
+impl<T: Tables> Carries<T> for T {
+    fn part(&self) -> &T {
+        self
+    }
+
+    fn wrap(change: T::Change) -> T::Change {
+        change
+    }
+
+    fn refused(refusal: Refused<T>) -> Option<Refused<T>> {
+        Some(refusal)
+    }
+}
+
 /// Why a commit was not made. Nothing of it holds.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<R: std::error::Error + 'static> {
@@ -55,6 +87,25 @@ pub enum CommitError<R: std::error::Error + 'static> {
     /// The store could not.
     #[error(transparent)]
     Store(StoreError),
+}
+
+impl<R: std::error::Error + 'static> CommitError<R> {
+    /// The same in the words of a part, for a commit of that part to a ledger that refuses with `R`.
+    pub fn of_part<T: Carries<P, Change: Change<Refusal = R>>, P: Tables>(self) -> CommitError<Refused<P>> {
+        match self {
+            Self::Refused(refusal) => CommitError::Refused(refusal),
+            Self::Store(error) => CommitError::Store(error),
+            Self::Declined(refusal) => {
+                let words = refusal.to_string();
+                match T::refused(refusal) {
+                    Some(refusal) => CommitError::Declined(refusal),
+                    None => {
+                        CommitError::Store(StoreError::Unavailable(format!("another part refused: {words}")))
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Why a read gives nothing.
@@ -85,4 +136,143 @@ pub enum StoreError {
     /// The store has stopped.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::log::Memory;
+    use crate::{Bus, WallClock};
+
+    /// A part: a number that only grows.
+    #[derive(Default)]
+    struct Mark(u64);
+
+    struct Raise(u64);
+
+    #[derive(Debug, PartialEq, thiserror::Error)]
+    #[error("it is at {0} already")]
+    struct TooLow(u64);
+
+    impl Change for Raise {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Mark {
+        type Change = Raise;
+
+        fn judge(&self, change: &Raise) -> Result<(), TooLow> {
+            if change.0 > self.0 { Ok(()) } else { Err(TooLow(self.0)) }
+        }
+
+        fn apply(&mut self, change: Raise) {
+            self.0 = change.0;
+        }
+    }
+
+    /// A part that stands on the other: its changes may be those of a mark.
+    #[derive(Default)]
+    struct Names(Vec<&'static str>);
+
+    enum Naming {
+        Name(&'static str),
+        Mark(Raise),
+    }
+
+    impl Change for Naming {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Names {
+        type Change = Naming;
+
+        fn judge(&self, _: &Naming) -> Result<(), TooLow> {
+            Ok(())
+        }
+
+        fn apply(&mut self, change: Naming) {
+            if let Naming::Name(name) = change {
+                self.0.push(name);
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Ledger {
+        mark: Mark,
+        names: Names,
+    }
+
+    enum Entry {
+        Mark(Raise),
+        Names(Naming),
+    }
+
+    impl Change for Entry {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Ledger {
+        type Change = Entry;
+
+        fn judge(&self, change: &Entry) -> Result<(), TooLow> {
+            match change {
+                Entry::Mark(change) => self.mark.judge(change),
+                Entry::Names(change) => self.names.judge(change),
+            }
+        }
+
+        fn apply(&mut self, change: Entry) {
+            match change {
+                Entry::Mark(change) => self.mark.apply(change),
+                Entry::Names(change) => self.names.apply(change),
+            }
+        }
+    }
+
+    impl Carries<Mark> for Ledger {
+        fn part(&self) -> &Mark {
+            &self.mark
+        }
+
+        fn wrap(change: Raise) -> Entry {
+            Entry::Mark(change)
+        }
+
+        fn refused(refusal: TooLow) -> Option<TooLow> {
+            Some(refusal)
+        }
+    }
+
+    impl Carries<Names> for Ledger {
+        fn part(&self) -> &Names {
+            &self.names
+        }
+
+        fn wrap(change: Naming) -> Entry {
+            match change {
+                Naming::Mark(raise) => Entry::Mark(raise),
+                name => Entry::Names(name),
+            }
+        }
+
+        fn refused(refusal: TooLow) -> Option<TooLow> {
+            Some(refusal)
+        }
+    }
+
+    #[tokio::test]
+    async fn one_commit_changes_two_parts_or_neither() {
+        let store = Memory::<Ledger>::new(Bus::new(), Arc::new(WallClock));
+        let both =
+            |name, mark| Commit::new().changing(Naming::Name(name)).changing(Naming::Mark(Raise(mark)));
+        Commits::<Names>::commit(&store, both("a", 2)).await.expect("made");
+        let refused = Commits::<Names>::commit(&store, both("b", 2)).await;
+        assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
+        let refused = Commits::<Mark>::commit(&store, Commit::new().changing(Raise(1))).await;
+        assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
+        store.look(|ledger, _| assert_eq!((ledger.mark.0, &*ledger.names.0), (2, &["a"][..])));
+    }
 }
