@@ -275,7 +275,7 @@ async fn follow(
     }
     let options = api.streams.options();
     let ends_at = Some(clock.now() + options.sse_duration);
-    let terms = Terms { ends_at, slow: options.slow_reader_timeout, pass };
+    let terms = Terms::new(ends_at, options.slow_reader_timeout, pass, clock.now())?;
     Ok(carrier.events(headers, subscription, terms, &api.stage))
 }
 
@@ -290,7 +290,8 @@ async fn converse(
     let encode = |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type)) };
     let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
     let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
-    let terms = Terms { ends_at: None, slow: api.streams.options().slow_reader_timeout, pass };
+    let slow = api.streams.options().slow_reader_timeout;
+    let terms = Terms::new(None, slow, pass, api.streams.clock().now())?;
     carrier.websocket(upgrade, subscription, terms, &api.stage)
 }
 

@@ -318,7 +318,8 @@ impl Projects {
         *self.inner.generation.borrow()
     }
 
-    pub(crate) fn generations(&self) -> watch::Receiver<u64> {
+    /// Hears when that changes.
+    pub fn generations(&self) -> watch::Receiver<u64> {
         self.inner.generation.subscribe()
     }
 

@@ -141,7 +141,7 @@ impl Server {
         let clock = options.clock.clone();
         let keeping_house =
             tokio::spawn(keep_house(streams.clone(), projects.clone(), clock.clone(), opened.tend));
-        let asking = tokio::spawn(ask_lives(lives.clone(), clock.clone()));
+        let asking = tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone()));
         let stage = Stage { clock: clock.clone(), lives: lives.clone() };
         let chance = Arc::new(Chance::seeded(options.seed));
         let channels = streams.channels().clone();
@@ -237,9 +237,14 @@ fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<
 }
 
 /// Asks all answers that stay, again and again, whether they may go on.
-async fn ask_lives(lives: Arc<Lives>, clock: Arc<dyn Clock>) {
+async fn ask_lives(lives: Arc<Lives>, projects: Projects, clock: Arc<dyn Clock>) {
+    let mut generations = projects.generations();
     loop {
-        clock.sleep(ASK_INTERVAL).await;
+        tokio::select! {
+            () = clock.sleep(ASK_INTERVAL) => {}
+            // Somebody's key may be gone: they need not wait to hear it.
+            _ = generations.changed() => {}
+        }
         lives.sweep(clock.now());
     }
 }

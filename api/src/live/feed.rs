@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidings_auth::Pass;
+use tidings_auth::{Denied, Pass};
 use tidings_engine::deliver::{Step, Subscription};
 use tidings_model::{Timestamp, limits};
 
@@ -18,11 +18,23 @@ const ROOM: usize = 32 * 1024;
 #[derive(Clone)]
 pub struct Terms {
     /// When the client is asked to come again.
-    pub ends_at: Option<Timestamp>,
+    ends_at: Option<Timestamp>,
     /// How long it may take nothing of what waits for it.
-    pub slow: Duration,
+    slow: Duration,
     /// What lets the client in, for as long as it holds.
-    pub pass: Pass,
+    pass: Pass,
+}
+
+impl Terms {
+    /// Terms for somebody whose pass holds; from now on it is watched.
+    pub fn new(
+        ends_at: Option<Timestamp>,
+        slow: Duration,
+        pass: Pass,
+        now: Timestamp,
+    ) -> Result<Self, Denied> {
+        if pass.holds(now) { Ok(Self { ends_at, slow, pass }) } else { Err(Denied::Revoked) }
+    }
 }
 
 /// Why a feed ends.
