@@ -49,3 +49,15 @@ pub const READERS_PER_STREAM: usize = 10_000;
 pub const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long one SSE answer lasts before the client is asked to come again.
 pub const SSE_DURATION: Duration = Duration::from_secs(60);
+/// Bytes that may wait for a live reader who does not take them.
+pub const SLOW_READER_BYTES: usize = 1024 * 1024;
+/// How long a live reader may take nothing of what waits for it.
+pub const SLOW_READER_TIME: Duration = Duration::from_secs(10);
+/// Bytes of a request's head: its first line and its headers.
+pub const HEADER_BYTES: usize = 16 * 1024;
+/// Requests of one project in a second; 0 lets all pass.
+pub const REQUESTS_PER_SECOND: u32 = 0;
+/// Fewest bytes of a signing key or an admin key.
+pub const SECRET_BYTES_MIN: usize = 16;
+/// Most bytes of a signing key or an admin key.
+pub const SECRET_BYTES_MAX: usize = 1024;

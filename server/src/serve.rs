@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::connections;
+use crate::options::{AuthOptions, LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -68,6 +69,34 @@ pub struct ServerOptions {
     pub seed: u64,
     /// How streams are set.
     pub streams: Options,
+    /// When slow readers are cut off.
+    pub slow_readers: SlowReaderOptions,
+    /// How much a client may ask.
+    pub limits: LimitOptions,
+    /// Who is let in.
+    pub auth: AuthOptions,
+    /// The files of TLS; without them it speaks plain HTTP.
+    pub tls: Option<TlsOptions>,
+    /// How it lets itself be watched.
+    pub observe: ObserveOptions,
+}
+
+impl ServerOptions {
+    /// A server in which nothing is set that has a default, and nothing is left to chance.
+    pub fn new(store: StoreChoice, listen: SocketAddr, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            store,
+            listen,
+            clock,
+            seed: 0,
+            streams: Options::default(),
+            slow_readers: SlowReaderOptions::default(),
+            limits: LimitOptions::default(),
+            auth: AuthOptions::default(),
+            tls: None,
+            observe: ObserveOptions::default(),
+        }
+    }
 }
 
 /// A server that listens.

@@ -1,0 +1,118 @@
+//! What an operator may set of the server's own parts. Those of a capability or a store are theirs.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tidings_model::{ProjectId, limits};
+
+/// How much a client may ask of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitOptions {
+    /// Requests of one project in a second; 0 lets all pass.
+    pub requests_per_second: u32,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+}
+
+impl Default for LimitOptions {
+    fn default() -> Self {
+        Self {
+            requests_per_second: limits::REQUESTS_PER_SECOND,
+            connections: limits::CONNECTIONS,
+            header_bytes: limits::HEADER_BYTES,
+        }
+    }
+}
+
+/// When a live reader that does not keep up is cut off. It comes again with its offset and loses nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowReaderOptions {
+    /// Bytes that may wait for it.
+    pub bytes: usize,
+    /// How long it may take nothing of them.
+    pub patience: Duration,
+}
+
+impl Default for SlowReaderOptions {
+    fn default() -> Self {
+        Self { bytes: limits::SLOW_READER_BYTES, patience: limits::SLOW_READER_TIME }
+    }
+}
+
+/// The files of TLS, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsOptions {
+    /// The certificate and those that vouch for it.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// How the server lets itself be watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObserveOptions {
+    /// Where metrics are open to whoever reaches it.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where traces go.
+    pub otlp_endpoint: Option<String>,
+    /// How logs are written.
+    pub log_format: LogFormat,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text in a terminal, JSON elsewhere.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// For programs, a line each.
+    Json,
+}
+
+/// Who is let in beside those whom the store knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthOptions {
+    /// Whether requests without credentials act as administrators.
+    pub dev: bool,
+    /// Projects that exist by configuration, the same on several nodes.
+    pub projects: Vec<ConfiguredProject>,
+    /// The key of administration.
+    pub admin_key: Option<Secret>,
+}
+
+/// A project and its signing keys; the first signs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredProject {
+    /// Its id.
+    pub id: ProjectId,
+    /// Its keys, at least one.
+    pub keys: Vec<Secret>,
+}
+
+/// A text that must not be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a text from being printed.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
