@@ -8,8 +8,10 @@ use tidings_embedded::OpenError;
 use tidings_server::StartError;
 use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
 
+use crate::client::ClientError;
 use crate::serve_command::Serve;
 use crate::store_command::StoreCommand;
+use crate::stream_command::StreamCommand;
 
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
 #[derive(Debug, Parser)]
@@ -33,6 +35,8 @@ enum Verb {
     /// Print the complete configuration with its defaults, explained.
     #[command(after_help = "Example:\n  tidings default-config > tidings.toml")]
     DefaultConfig,
+    /// Create, list, append to, read and delete the streams of a running server.
+    Stream(StreamCommand),
     /// Look at a store, check it, copy it.
     Store(StoreCommand),
 }
@@ -86,6 +90,9 @@ pub enum CommandError {
     /// There is no such stream.
     #[error("there is no stream {0}; name it as project/id, such as _default/orders")]
     NoStream(String),
+    /// A running server does not do it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// The server ended by itself.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
@@ -98,6 +105,7 @@ impl Command {
             Verb::Serve(serve) => serve.run(),
             Verb::CheckConfig(check) => check.run(),
             Verb::DefaultConfig => Ok(io::stdout().lock().write_all(DEFAULT_FILE.as_bytes())?),
+            Verb::Stream(stream) => stream.run(),
             Verb::Store(store) => store.run(),
         }
     }

@@ -2,6 +2,7 @@
 
 mod client;
 mod command_line;
+mod commands;
 mod config;
 mod conformance;
 mod durability;

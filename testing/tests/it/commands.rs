@@ -1,0 +1,96 @@
+//! The commands beside `serve`: streams of a running server.
+
+use std::process::Stdio;
+
+use tidings_testing::{Exit, Process, binary};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::Command;
+
+/// Runs `tidings stream` against a server. It must end well; what it prints is returned.
+async fn stream(server: &Process, arguments: &[&str]) -> String {
+    let exit = try_stream(server, arguments).await;
+    assert_eq!(exit.status.code(), Some(0), "{arguments:?}: {}", exit.stderr);
+    exit.stdout
+}
+
+async fn try_stream(server: &Process, arguments: &[&str]) -> Exit {
+    Process::run(&[&["stream", "--server", &server.url("")], arguments].concat()).await
+}
+
+#[tokio::test]
+async fn a_stream_is_created_appended_to_read_and_deleted_by_commands() {
+    let server = Process::serve(&[]).await;
+    let create = ["create", "team/50% off", "--content-type", "application/json", "--ttl", "1h"];
+    assert_eq!(stream(&server, &create).await, "created team/50% off\n");
+    assert_eq!(stream(&server, &create).await, "was there: team/50% off\n");
+    let offset = stream(&server, &["append", "team/50% off", r#"[{"id":1},{"id": 2}]"#]).await;
+    stream(&server, &["append", "team/50% off", r#"{"id":3}"#]).await;
+    let read = stream(&server, &["read", "team/50% off"]).await;
+    assert_eq!(read, "{\"id\":1}\n{\"id\": 2}\n{\"id\":3}\n");
+    let read = stream(&server, &["read", "team/50% off", "--offset", offset.trim()]).await;
+    assert_eq!(read, "{\"id\":3}\n");
+    let head = reqwest::Client::new().head(server.url("/v1/stream/team/50%25%20off")).send().await;
+    assert_eq!(head.expect("an answer").headers()["stream-ttl"], "3600");
+    assert_eq!(stream(&server, &["delete", "team/50% off"]).await, "deleted team/50% off\n");
+    let exit = try_stream(&server, &["read", "team/50% off"]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("refuses: ") && exit.stderr.contains("404"), "{}", exit.stderr);
+}
+
+#[tokio::test]
+async fn what_comes_on_standard_input_is_appended_and_bytes_are_printed_as_they_are() {
+    let server = Process::serve(&[]).await;
+    stream(&server, &["create", "s", "--project", "app"]).await;
+    let mut child = Command::new(binary())
+        .args(["stream", "append", "s", "--project", "app", "--server", &server.url("")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary starts");
+    let mut input = child.stdin.take().expect("piped");
+    let bytes: Vec<u8> = (0..300_000_u32).map(|number| (number % 251) as u8).collect();
+    input.write_all(&bytes).await.expect("written");
+    drop(input);
+    assert!(child.wait().await.expect("it ends").success());
+    let read = Command::new(binary())
+        .args(["stream", "read", "s", "--project", "app", "--server", &server.url("")])
+        .output()
+        .await
+        .expect("the binary starts");
+    assert!(read.stdout == bytes, "{} bytes of {}", read.stdout.len(), bytes.len());
+}
+
+#[tokio::test]
+async fn following_prints_what_comes_and_ends_when_the_stream_is_closed() {
+    let server = Process::serve(&[]).await;
+    stream(&server, &["create", "s", "--content-type", "text/plain"]).await;
+    stream(&server, &["append", "s", "first\n"]).await;
+    let mut child = Command::new(binary())
+        .args(["stream", "read", "s", "--follow", "--server", &server.url("")])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the binary starts");
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).await.expect("readable");
+    assert_eq!(line, "first\n");
+    stream(&server, &["append", "s", "second\n"]).await;
+    let close = reqwest::Client::new().post(server.url("/v1/stream/s")).header("stream-closed", "true");
+    assert_eq!(close.send().await.expect("an answer").status(), 204);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).await.expect("readable");
+    assert_eq!(rest, "second\n");
+    assert!(child.wait().await.expect("it ends").success());
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_told() {
+    let exit = Process::run(&["stream", "read", "s", "--server", "http://127.0.0.1:1"]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("no answer from http://127.0.0.1:1"), "{}", exit.stderr);
+    let variables = [("TIDINGS_TOKEN", "two\nlines")];
+    let exit = Process::run_with(&["stream", "read", "s"], &variables).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert_eq!(exit.stderr, "tidings: the credential in TIDINGS_TOKEN is not plain text in one line\n");
+}
