@@ -94,3 +94,28 @@ async fn a_server_that_cannot_be_reached_is_told() {
     assert_eq!(exit.status.code(), Some(1));
     assert_eq!(exit.stderr, "tidings: the credential in TIDINGS_TOKEN is not plain text in one line\n");
 }
+
+#[tokio::test]
+async fn the_help_of_every_command_has_an_example() {
+    let mut waiting = vec![vec![]];
+    let mut seen = 0;
+    while let Some(command) = waiting.pop() {
+        let exit = Process::run(&[&command[..], &["--help"]].concat()).await;
+        assert_eq!(exit.status.code(), Some(0), "{command:?}: {}", exit.stderr);
+        assert!(exit.stdout.contains("\nExample"), "{command:?} has no example:\n{}", exit.stdout);
+        seen += 1;
+        let verbs = exit.stdout.split_once("Commands:\n").map_or("", |(_, verbs)| verbs);
+        for line in verbs.lines().take_while(|line| !line.is_empty()) {
+            let verb = line.split_whitespace().next().expect("a line of a command names it");
+            if line.starts_with("  ") && !line.starts_with("   ") && verb != "help" {
+                waiting.push([&command[..], &[leaked(verb)]].concat());
+            }
+        }
+    }
+    assert!(seen > 10, "only {seen} commands were found");
+}
+
+/// The names of commands are few, and the test is over soon.
+fn leaked(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
+}
