@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
+use tidings_auth::Gate;
 use tidings_engine::Chance;
 use tidings_streams::Streams;
 
@@ -28,6 +29,8 @@ pub use error::ApiError;
 pub struct Api {
     /// The streams.
     pub streams: Streams,
+    /// Who may use them.
+    pub gate: Gate,
     /// Spreads what would otherwise come all at once.
     pub chance: Arc<Chance>,
     /// Tells waiting readers that the server is about to stop.

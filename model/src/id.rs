@@ -64,7 +64,7 @@ impl ProjectId {
 
     /// Whether the id is kept for tidings itself and cannot be created: it would shadow a path.
     pub fn is_reserved(&self) -> bool {
-        self.0.starts_with('_') || &*self.0 == "stream" || &*self.0 == "config"
+        self.0.starts_with('_') || matches!(&*self.0, "stream" | "streams" | "config" | "projects")
     }
 
     /// The id as text.
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn ids_that_would_shadow_a_path_are_reserved() {
-        for reserved in ["_default", "_x", "stream", "config"] {
+        for reserved in ["_default", "_x", "stream", "streams", "config", "projects"] {
             assert!(ProjectId::parse(reserved).expect("well-formed").is_reserved(), "{reserved}");
         }
-        assert!(!ProjectId::parse("streams").expect("well-formed").is_reserved());
+        assert!(!ProjectId::parse("my-streams").expect("well-formed").is_reserved());
     }
 
     #[test]

@@ -37,6 +37,26 @@ pub const FORK_DEPTH: usize = 256;
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
 pub const PATTERN_SEGMENTS: usize = 64;
+/// Bytes of a key that somebody chose: fewer could be guessed.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Bytes of a key.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Bytes of a token.
+pub const TOKEN_BYTES: usize = 8 * 1024;
+/// Globs in one claim of a token.
+pub const GLOBS_PER_CLAIM: usize = 256;
+/// Bytes of the user that a token names.
+pub const USER_ID_BYTES: usize = 512;
+/// Projects that are stored.
+pub const PROJECTS: usize = 100_000;
+/// Keys that a project has at a time.
+pub const KEYS_PER_PROJECT: usize = 16;
+/// Origins that a project lets in, and globs of its public streams.
+pub const CONFIG_ENTRIES: usize = 256;
+/// Bytes of an origin.
+pub const ORIGIN_BYTES: usize = 512;
+/// Bytes of a request that administers.
+pub const ADMIN_BODY_BYTES: usize = 256 * 1024;
 /// Connections that a server has at a time; further ones wait to be taken.
 pub const CONNECTIONS: usize = 50_000;
 /// How long a connection may take to say what it wants.
@@ -57,7 +77,3 @@ pub const SLOW_READER_TIME: Duration = Duration::from_secs(10);
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// Requests of one project in a second; 0 lets all pass.
 pub const REQUESTS_PER_SECOND: u32 = 0;
-/// Fewest bytes of a signing key or an admin key.
-pub const SECRET_BYTES_MIN: usize = 16;
-/// Most bytes of a signing key or an admin key.
-pub const SECRET_BYTES_MAX: usize = 1024;

@@ -4,14 +4,17 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use tidings_auth::{InvalidKey, ProjectError};
 use tidings_embedded::OpenError;
 use tidings_server::StartError;
 use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
 
 use crate::client::ClientError;
+use crate::project_command::{AdminKeyCommand, ProjectCommand};
 use crate::serve_command::Serve;
 use crate::store_command::StoreCommand;
 use crate::stream_command::StreamCommand;
+use crate::token_command::TokenCommand;
 
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
 #[derive(Debug, Parser)]
@@ -35,6 +38,12 @@ enum Verb {
     /// Print the complete configuration with its defaults, explained.
     #[command(after_help = "Example:\n  tidings default-config > tidings.toml")]
     DefaultConfig,
+    /// Create, list and remove projects and their keys.
+    Project(ProjectCommand),
+    /// Create or replace the admin key.
+    AdminKey(AdminKeyCommand),
+    /// Print a token.
+    Token(TokenCommand),
     /// Create, list, append to, read and delete the streams of a running server.
     Stream(StreamCommand),
     /// Look at a store, check it, copy it.
@@ -53,19 +62,6 @@ struct CheckConfig {
 /// Why the command ends with an error. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// Nobody could be told apart from anybody else.
-    #[error(
-        "there are no projects and no admin key yet, and without them nobody may do anything.\n\
-         Create them, then serve again:\n\
-         \x20 tidings project create shop --data {data}\n\
-         \x20 tidings admin-key --data {data}\n\
-         Or try it on this machine alone:\n\
-         \x20 tidings serve --dev"
-    )]
-    NoProjects {
-        /// The folder of the data.
-        data: String,
-    },
     /// Something is set wrongly.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -78,6 +74,18 @@ pub enum CommandError {
     /// A store cannot be looked at.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// A server has it, and can be asked itself.
+    #[error(
+        "{} is in use by a running server. Stop it, or ask it: --server http://ADDRESS with the admin key in \
+         TIDINGS_ADMIN_KEY", .0.display()
+    )]
+    InUse(PathBuf),
+    /// A project cannot be changed so.
+    #[error(transparent)]
+    Project(#[from] ProjectError),
+    /// A key that somebody chose is none.
+    #[error("--key: {0}")]
+    Key(#[from] InvalidKey),
     /// There is no such folder.
     #[error("{0} is not a store's folder; name the one that --data named")]
     NoStore(PathBuf),
@@ -105,6 +113,9 @@ impl Command {
             Verb::Serve(serve) => serve.run(),
             Verb::CheckConfig(check) => check.run(),
             Verb::DefaultConfig => Ok(io::stdout().lock().write_all(DEFAULT_FILE.as_bytes())?),
+            Verb::Project(project) => project.run(),
+            Verb::AdminKey(admin_key) => admin_key.run(),
+            Verb::Token(token) => token.run(),
             Verb::Stream(stream) => stream.run(),
             Verb::Store(store) => store.run(),
         }

@@ -19,17 +19,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_auth::Given;
 use tidings_embedded::{Failure, Gather};
 use tidings_engine::WallClock;
 
-use crate::options::{AuthOptions, LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
-use crate::serve::{ServerOptions, StoreChoice};
+use crate::options::{LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
+use crate::serve::{Access, ServerOptions, StoreChoice};
 
 /// The complete configuration with its defaults, explained.
 pub const DEFAULT_FILE: &str = include_str!("../default.toml");
 
 /// What an operator has set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Where the server listens.
     pub listen: SocketAddr,
@@ -43,8 +44,10 @@ pub struct Config {
     pub limits: LimitOptions,
     /// How long the store waits for more commits before it writes.
     pub commit_window: Duration,
-    /// Who is let in.
-    pub auth: AuthOptions,
+    /// Whether everybody is let in.
+    pub dev: bool,
+    /// Keys beside those that are stored.
+    pub given: Given,
     /// The file of the certificate; goes with `tls_key`.
     pub tls_cert: Option<PathBuf>,
     /// The file of the certificate's key.
@@ -62,7 +65,8 @@ impl Default for Config {
             slow_readers: SlowReaderOptions::default(),
             limits: LimitOptions::default(),
             commit_window: Duration::ZERO,
-            auth: AuthOptions::default(),
+            dev: false,
+            given: Given::default(),
             tls_cert: None,
             tls_key: None,
             observe: ObserveOptions::default(),
@@ -95,7 +99,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let mut wrong = |key, what: String| problems.push(Problem { place: Place::Key(key), what });
-        if self.auth.dev && !self.listen.ip().is_loopback() {
+        if self.dev && !self.listen.ip().is_loopback() {
             let (listen, port) = (self.listen, self.listen.port());
             let only = format!("listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}");
             wrong("dev", format!("lets everybody in, so the server {only}"));
@@ -125,7 +129,7 @@ impl Config {
             streams: self.streams,
             slow_readers: self.slow_readers,
             limits: self.limits,
-            auth: self.auth,
+            access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: self.observe,
             ..ServerOptions::new(store, self.listen, Arc::new(WallClock))
         }

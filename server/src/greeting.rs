@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
 
-use tidings_server::Config;
+use tidings_server::{Config, Server};
 
 /// Says it on stdout: with some emphasis to people, plainly to programs.
-pub fn greet(config: &Config, address: SocketAddr) {
+pub fn greet(config: &Config, server: &Server) {
+    let address = server.address();
     let scheme = if config.tls().is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
     let ink = Ink::of_stdout();
@@ -17,16 +17,32 @@ pub fn greet(config: &Config, address: SocketAddr) {
         println!("metrics: http://{address}/metrics");
     }
     println!("try:");
-    for command in commands(&url) {
+    let commands = if config.dev { open_commands(&url) } else { guarded_commands(&url, server) };
+    for command in commands {
         println!("  {}", ink.faint(&command));
     }
 }
 
-fn commands(url: &str) -> [String; 3] {
+fn open_commands(url: &str) -> [String; 3] {
     [
         format!("curl -i -X PUT {url}/v1/stream/hello -H 'content-type: text/plain'"),
         format!("curl -i -X POST {url}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'"),
         format!("curl -N '{url}/v1/stream/hello?offset=-1&live=sse'"),
+    ]
+}
+
+/// A token for one of the projects, and what can be done with it.
+fn guarded_commands(url: &str, server: &Server) -> [String; 3] {
+    let projects = server.projects().list();
+    let project = projects.first().map_or("NAME", |listed| listed.project.as_str());
+    let token = "-H \"authorization: Bearer $TIDINGS_TOKEN\"";
+    let mint = format!("tidings token --project {project} --scope write --server {url}");
+    [
+        format!("export TIDINGS_TOKEN=$(TIDINGS_ADMIN_KEY=KEY {mint})"),
+        format!(
+            "curl -i -X PUT {url}/v1/{project}/stream/hello {token} -H 'content-type: text/plain' -d 'good tidings'"
+        ),
+        format!("curl -N '{url}/v1/{project}/stream/hello?offset=-1&live=sse' {token}"),
     ]
 }
 

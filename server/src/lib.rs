@@ -2,8 +2,12 @@
 
 pub mod config;
 mod connections;
+pub mod ledger;
 pub mod options;
+pub mod projects;
 pub mod serve;
 
 pub use config::Config;
-pub use serve::{Server, ServerOptions, StartError, StoreChoice};
+pub use ledger::Ledger;
+pub use projects::{StoredProjects, SystemRandomness};
+pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};

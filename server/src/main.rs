@@ -1,12 +1,15 @@
 //! The `tidings` command.
 
+mod admin;
 mod client;
 mod command;
 mod duration;
 mod greeting;
+mod project_command;
 mod serve_command;
 mod store_command;
 mod stream_command;
+mod token_command;
 
 use std::io::ErrorKind;
 use std::process::ExitCode;

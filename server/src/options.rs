@@ -1,11 +1,10 @@
 //! What an operator may set of the server's own parts. Those of a capability or a store are theirs.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_model::{ProjectId, limits};
+use tidings_model::limits;
 
 /// How much a client may ask of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,46 +72,4 @@ pub enum LogFormat {
     Text,
     /// For programs, a line each.
     Json,
-}
-
-/// Who is let in beside those whom the store knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AuthOptions {
-    /// Whether requests without credentials act as administrators.
-    pub dev: bool,
-    /// Projects that exist by configuration, the same on several nodes.
-    pub projects: Vec<ConfiguredProject>,
-    /// The key of administration.
-    pub admin_key: Option<Secret>,
-}
-
-/// A project and its signing keys; the first signs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfiguredProject {
-    /// Its id.
-    pub id: ProjectId,
-    /// Its keys, at least one.
-    pub keys: Vec<Secret>,
-}
-
-/// A text that must not be printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Keeps a text from being printed.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text itself.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
 }

@@ -1,6 +1,5 @@
 //! One running server: store, capabilities and routes put together, listening.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,16 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_api::{Api, Drain};
+use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
-use tidings_engine::log::Memory;
+use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::{Bus, Chance, Clock};
-use tidings_streams::{Options, Store, Streams, Table};
+use tidings_streams::{Options, Streams};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::connections;
-use crate::options::{AuthOptions, LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
+use crate::ledger::Ledger;
+use crate::options::{LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
+use crate::projects::SystemRandomness;
+use crate::{connections, projects};
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -55,6 +57,20 @@ pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The projects cannot be read.
+    #[error(transparent)]
+    Projects(StoreError),
+    /// Nobody could be told apart from anybody else.
+    #[error(
+        "there is no project and no admin key yet, so nobody could do anything.\n\
+         Create a project:      tidings project create NAME{data}\n\
+         or an admin key:       tidings admin-key{data}\n\
+         or try it on this machine alone: tidings serve --dev"
+    )]
+    NoProjects {
+        /// How the commands name the folder of the data; empty when that has no name.
+        data: String,
+    },
 }
 
 /// What a server is made of.
@@ -74,7 +90,7 @@ pub struct ServerOptions {
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// Who is let in.
-    pub auth: AuthOptions,
+    pub access: Access,
     /// The files of TLS; without them it speaks plain HTTP.
     pub tls: Option<TlsOptions>,
     /// How it lets itself be watched.
@@ -92,17 +108,29 @@ impl ServerOptions {
             streams: Options::default(),
             slow_readers: SlowReaderOptions::default(),
             limits: LimitOptions::default(),
-            auth: AuthOptions::default(),
+            access: Access::default(),
             tls: None,
             observe: ObserveOptions::default(),
         }
     }
 }
 
+/// Who is let in.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Any project exists and nobody needs a credential; but one that is sent must be good.
+    pub dev: bool,
+    /// What the configuration gives, beside what is stored.
+    pub given: Given,
+    /// Decides instead of the built-in rules.
+    pub authorize: Option<Arc<dyn Authorize>>,
+}
+
 /// A server that listens.
 pub struct Server {
     address: SocketAddr,
     bus: Bus,
+    projects: Projects,
     drain: Drain,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
@@ -119,24 +147,35 @@ impl Server {
         let listener = TcpListener::bind(listen).await.map_err(unbound)?;
         let address = listener.local_addr().map_err(unbound)?;
         let bus = Bus::new();
+        let data = match &options.store {
+            StoreChoice::Memory => String::new(),
+            StoreChoice::Embedded { data, .. } => format!(" --data {}", data.display()),
+        };
         let opened = open_store(options.store, &bus, &options.clock)?;
+        let gate = open_gate(opened.projects, options.access, options.clock.clone(), data).await?;
         let streams = Streams::new(opened.store, bus.clone(), options.clock.clone(), options.streams);
+        let projects = gate.projects().clone();
         let (drain, drained) = Drain::new();
         let (stop, stopped) = oneshot::channel::<()>();
         let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
         let chance = Arc::new(Chance::seeded(options.seed));
-        let router = tidings_api::router(Api { streams, chance, drained });
+        let router = tidings_api::router(Api { streams, gate, chance, drained });
         let stopped = async {
             // A server that is dropped stops too.
             let _ = stopped.await;
         };
         let serving = tokio::spawn(connections::serve(listener, router, stopped));
-        Ok(Self { address, bus, drain, stop, serving, keeping_house, _lock: opened.lock })
+        Ok(Self { address, bus, projects, drain, stop, serving, keeping_house, _lock: opened.lock })
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its projects.
+    pub fn projects(&self) -> &Projects {
+        &self.projects
     }
 
     /// Who waits for what.
@@ -167,7 +206,8 @@ impl Server {
 
 /// A store that was opened, with what belongs to it.
 struct Opened {
-    store: Arc<dyn Store>,
+    store: Arc<dyn tidings_streams::Store>,
+    projects: Arc<dyn tidings_auth::Store>,
     lock: Option<DirectoryLock>,
     tend: Tend,
 }
@@ -178,19 +218,39 @@ type Tend = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<Opened, OpenError> {
     match choice {
         StoreChoice::Memory => {
-            let store = Arc::new(Memory::<Table>::new(bus.clone(), clock.clone()));
-            Ok(Opened { store, lock: None, tend: Arc::new(|| Ok(())) })
+            let store = Arc::new(Memory::<Ledger>::new(bus.clone(), clock.clone()));
+            Ok(Opened { store: store.clone(), projects: store, lock: None, tend: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
             let disk = Arc::new(Folder::new(data));
-            let secret = RandomState::new().hash_one(0);
-            let options = tidings_embedded::Options { secret, ..options };
-            let store = Embedded::<Table>::open(disk, options, bus.clone(), clock.clone())?;
+            let options = tidings_embedded::Options { secret: projects::secret(), ..options };
+            let store = Embedded::<Ledger>::open(disk, options, bus.clone(), clock.clone())?;
+            let store = Arc::new(store);
             let tended = store.clone();
-            Ok(Opened { store: Arc::new(store), lock: Some(lock), tend: Arc::new(move || tended.tend()) })
+            let tend = Arc::new(move || tended.tend());
+            Ok(Opened { store: store.clone(), projects: store, lock: Some(lock), tend })
         }
     }
+}
+
+/// The gate, if anybody could ever pass it.
+async fn open_gate(
+    store: Arc<dyn tidings_auth::Store>,
+    access: Access,
+    clock: Arc<dyn Clock>,
+    data: String,
+) -> Result<Gate, StartError> {
+    let Access { dev, given, authorize } = access;
+    let projects = Projects::open(store, Arc::new(SystemRandomness), given).await;
+    let projects = projects.map_err(StartError::Projects)?;
+    let admission = match authorize {
+        Some(authorize) => Admission::Custom(authorize),
+        None if dev => Admission::Everybody,
+        None if projects.has_no_keys() => return Err(StartError::NoProjects { data }),
+        None => Admission::Credentials,
+    };
+    Ok(Gate::new(projects, admission, clock))
 }
 
 /// Ends what has expired, and lets the store give space back, again and again.

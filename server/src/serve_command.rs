@@ -53,7 +53,7 @@ impl Serve {
         let mut config = Config::load(file.as_deref(), std::env::vars_os())?;
         config.listen = self.listen.unwrap_or(config.listen);
         config.data = self.data.unwrap_or(config.data);
-        config.auth.dev |= self.dev;
+        config.dev |= self.dev;
         config.observe.metrics_listen = self.metrics_listen.or(config.observe.metrics_listen);
         config.check()?;
         Ok(config)
@@ -61,11 +61,8 @@ impl Serve {
 }
 
 async fn serve(config: Config) -> Result<(), CommandError> {
-    if !config.auth.dev {
-        return Err(CommandError::NoProjects { data: config.data.display().to_string() });
-    }
     let server = Server::start(config.clone().into_options(Arc::new(|_| exit_now()))).await?;
-    greet(&config, server.address());
+    greet(&config, &server);
     wait_for_signal().await?;
     tracing::info!("draining");
     server.stop().await?;

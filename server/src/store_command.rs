@@ -8,7 +8,7 @@ use tidings_embedded::checkpoint::MANIFEST;
 use tidings_embedded::tools::{Snapshot, backup, check, truncate};
 use tidings_embedded::{DirectoryLock, Folder};
 use tidings_model::{LogId, Position};
-use tidings_streams::Table;
+use tidings_server::Ledger;
 
 use crate::command::CommandError;
 
@@ -91,7 +91,7 @@ fn existing(dir: &Path) -> Result<Folder, CommandError> {
 
 fn run_check(dir: &Path) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(dir)?;
-    let problems = check::<Table>(&folder);
+    let problems = check::<Ledger>(&folder);
     for problem in &problems {
         println!("{problem}");
     }
@@ -106,11 +106,11 @@ fn run_check(dir: &Path) -> Result<(), CommandError> {
 
 fn run_stats(dir: &Path) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(dir)?;
-    let snapshot = Snapshot::<Table>::load(&folder)?;
+    let snapshot = Snapshot::<Ledger>::load(&folder)?;
     let stats = snapshot.stats(&folder)?;
     println!("era              {}", stats.era);
     println!("last commit      {}", stats.last_commit.get());
-    println!("streams          {}", snapshot.tables().iter().count());
+    println!("streams          {}", snapshot.tables().streams.iter().count());
     println!("logs             {}", stats.logs);
     println!("segments         {} ({} bytes, {} runs)", stats.segments, stats.segment_bytes, stats.runs);
     println!("checkpoint       {} bytes", stats.checkpoint_bytes);
@@ -120,8 +120,8 @@ fn run_stats(dir: &Path) -> Result<(), CommandError> {
 
 fn run_dump(dump: &Dump) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(&dump.dir)?;
-    let snapshot = Snapshot::<Table>::load(&folder)?;
-    let mut streams: Vec<_> = snapshot.tables().iter().collect();
+    let snapshot = Snapshot::<Ledger>::load(&folder)?;
+    let mut streams: Vec<_> = snapshot.tables().streams.iter().collect();
     streams.sort_by(|a, b| a.0.cmp(b.0));
     let mut out = io::stdout().lock();
     let mut found = false;
@@ -139,7 +139,7 @@ fn run_dump(dump: &Dump) -> Result<(), CommandError> {
     }
 }
 
-fn dump_records(snapshot: &Snapshot<Table>, log: LogId, out: &mut impl Write) -> Result<(), CommandError> {
+fn dump_records(snapshot: &Snapshot<Ledger>, log: LogId, out: &mut impl Write) -> Result<(), CommandError> {
     let mut after = Position::ZERO;
     loop {
         let records = snapshot.records(log, after)?;

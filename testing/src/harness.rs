@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tidings_embedded::Options as EmbeddedOptions;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::Timestamp;
-use tidings_server::{Server, ServerOptions, StoreChoice};
+use tidings_server::{Access, Server, ServerOptions, StoreChoice};
 use tidings_streams::Options;
 
 /// How a server under test is set up.
@@ -73,6 +73,7 @@ impl Harness {
         let server = Server::start(ServerOptions {
             seed: 42,
             streams: setup.streams,
+            access: Access { dev: true, ..Access::default() },
             ..ServerOptions::new(store, listen, server_clock)
         })
         .await

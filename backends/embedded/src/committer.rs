@@ -13,8 +13,7 @@ use std::sync::Arc;
 use tidings_engine::Clock;
 use tidings_engine::log::plan::{Known, Overlay, Plan, View};
 use tidings_engine::log::{
-    Change, Commit, CommitError, Committed, LogState, Of, Operation, Record, Refusal, Status, StoreError,
-    Tables,
+    Commit, CommitError, Committed, LogState, Of, Operation, Record, Refusal, Refused, Status, StoreError,
 };
 use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::{mpsc, oneshot};
@@ -61,7 +60,6 @@ pub(crate) enum Reply<T: StoredTables> {
 /// Whoever waits for an answer.
 type Asker<T> = oneshot::Sender<Reply<T>>;
 pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
-pub(crate) type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
 
 /// The thread's work.
 pub(crate) struct Committer<T: StoredTables> {

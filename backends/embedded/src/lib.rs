@@ -24,6 +24,7 @@ pub mod frame;
 mod lock;
 pub mod log_map;
 mod merge;
+mod projects;
 pub mod segment;
 pub mod segment_writer;
 #[cfg(feature = "simulation")]

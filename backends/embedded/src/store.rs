@@ -9,14 +9,15 @@ use std::thread::JoinHandle;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Logs, Of, Operation, Page, ReadError, Refusal, Span, Status, StoreError,
+    Carries, Commit, CommitError, Commits, Committed, Logs, Of, Operation, Page, ReadError, Refusal, Refused,
+    Span, Status, StoreError, Tables,
 };
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Era, LogId, Position};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
-use crate::committer::{Answer, Committer, Job, Refused, Reply, StoredRead, Work};
+use crate::committer::{Answer, Committer, Job, Reply, StoredRead, Work};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::files::Files;
@@ -177,6 +178,21 @@ impl<T: StoredTables> Embedded<T> {
         self.threads.queue.as_ref().expect("only drop takes it")
     }
 
+    async fn commit_whole(&self, mut commit: Commit<T::Change>) -> Answer<T> {
+        let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
+        loop {
+            let stored = self.read_stored(&commit.operations).await?;
+            let (answer, answered) = oneshot::channel();
+            let job = Job { commit, stored, answer };
+            self.queue().send(job).await.map_err(|_| gone())?;
+            match answered.await.map_err(|_| gone())? {
+                Reply::Done(answer) => return answer,
+                // What it refers to has changed since it was read.
+                Reply::Stale(again) => commit = again,
+            }
+        }
+    }
+
     /// What the references of a commit to stored records refer to, by their place among its operations.
     async fn read_stored(
         &self,
@@ -261,22 +277,11 @@ impl<T: StoredTables> Logs for Embedded<T> {
     }
 }
 
-impl<T: StoredTables> Commits<T::Change> for Embedded<T> {
-    fn commit(&self, commit: Commit<T::Change>) -> BoxFuture<'_, Answer<T>> {
+impl<T: StoredTables + Carries<P>, P: Tables> Commits<P> for Embedded<T> {
+    fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>> {
         async move {
-            let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
-            let mut commit = commit;
-            loop {
-                let stored = self.read_stored(&commit.operations).await?;
-                let (answer, answered) = oneshot::channel();
-                let job = Job { commit, stored, answer };
-                self.queue().send(job).await.map_err(|_| gone())?;
-                match answered.await.map_err(|_| gone())? {
-                    Reply::Done(answer) => return answer,
-                    // What it refers to has changed since it was read.
-                    Reply::Stale(again) => commit = again,
-                }
-            }
+            let answer = self.commit_whole(commit.wrapped::<T, P>()).await;
+            answer.map_err(CommitError::of_part::<T, P>)
         }
         .boxed()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::StoreError;
+use tidings_engine::log::{Carries, StoreError};
 use tidings_model::{ProjectId, StreamId, Timestamp};
 use tidings_streams::table::Cause;
 use tidings_streams::{
@@ -23,13 +23,13 @@ const RENEW: u8 = 2;
 const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
 
-impl Store for Embedded<Table> {
+impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
+        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
     }
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, Memory, Status, StoreError};
+use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::ContentType;
 
 /// What streams need of a store beside its logs.
-pub trait Store: Commits<Change> {
+pub trait Store: Commits<Table> {
     /// The stream under a key and the status of its log, at one moment.
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>>;
 
@@ -363,12 +363,12 @@ impl Cause {
     }
 }
 
-impl Store for Memory<Table> {
+impl<T: Carries<Table>> Store for Memory<T> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, status| table.find(key, status)))).boxed()
+        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|table, _| table.due(now, limit)))).boxed()
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
     }
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_model::{CommitNumber, LogId, Position, Producer};
 
+use super::{Carries, Tables};
+
 /// Operations and changes that hold together or not at all. Operations take effect in their order; the
 /// changes of one commit are judged against what was before it, so they must not build on each other.
 #[derive(Clone, Debug)]
@@ -39,6 +41,11 @@ impl<C> Commit<C> {
     pub fn changing(mut self, change: C) -> Self {
         self.changes.push(change);
         self
+    }
+
+    /// The same commit to a ledger of which `P`, whose changes these are, is a part.
+    pub fn wrapped<T: Carries<P>, P: Tables<Change = C>>(self) -> Commit<T::Change> {
+        Commit { operations: self.operations, changes: self.changes.into_iter().map(T::wrap).collect() }
     }
 
     /// Adds a reference to the records of the last operation, an append, to a journal: one log in which

@@ -66,7 +66,10 @@ macro_rules! log_contract {
 }
 
 /// A store under test.
-pub trait Subject: Commits<Note> + Clone {
+pub trait Subject: Commits<Self::Tables> + Clone {
+    /// What it keeps notes in.
+    type Tables: Tables<Change = Note>;
+
     /// The bus on which the store wakes listeners.
     fn bus(&self) -> Bus;
 
@@ -124,6 +127,8 @@ impl Tables for Notes {
 }
 
 impl Subject for Memory<Notes> {
+    type Tables = Notes;
+
     fn bus(&self) -> Bus {
         Memory::bus(self).clone()
     }

@@ -11,8 +11,8 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
-    Change, Commit, CommitError, Commits, Committed, LogState, Logs, Of, Page, ReadError, Record, Refusal,
-    Span, Status, StoreError, Tables,
+    Carries, Commit, CommitError, Commits, Committed, LogState, Logs, Of, Page, ReadError, Record, Refusal,
+    Refused, Span, Status, StoreError, Tables,
 };
 use crate::{Bus, Clock};
 
@@ -113,8 +113,6 @@ impl<T: Tables> Memory<T> {
     }
 }
 
-type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
-
 impl<T: Tables> Logs for Memory<T> {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         let number = self.shared.last_log.fetch_add(1, Ordering::Relaxed) + 1;
@@ -135,11 +133,11 @@ impl<T: Tables> Logs for Memory<T> {
     }
 }
 
-impl<T: Tables> Commits<T::Change> for Memory<T> {
-    fn commit(&self, commit: Commit<T::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<T>>>> {
+impl<T: Carries<P>, P: Tables> Commits<P> for Memory<T> {
+    fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>> {
         async move {
             let _durable = self.shared.disk.read().await;
-            self.commit_now(commit)
+            self.commit_now(commit.wrapped::<T, P>()).map_err(CommitError::of_part::<T, P>)
         }
         .boxed()
     }

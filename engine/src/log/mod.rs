@@ -34,4 +34,4 @@ pub use commit::{
 pub use memory::Memory;
 pub use record::{Boundary, Origin, Page, Record, Span, Status};
 pub use state::{Judged, LogParts, LogState, Refusal};
-pub use store::{Change, CommitError, Commits, Logs, ReadError, StoreError, Tables};
+pub use store::{Carries, Change, CommitError, Commits, Logs, ReadError, Refused, StoreError, Tables};

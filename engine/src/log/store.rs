@@ -17,11 +17,11 @@ pub trait Logs: Send + Sync + 'static {
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>>;
 }
 
-/// Writing side of a store, for a capability whose changes are `C`.
-pub trait Commits<C: Change>: Logs {
+/// Writing side of a store, for a capability whose tables are `P`.
+pub trait Commits<P: Tables>: Logs {
     /// Makes a commit. Durable and visible when it returns. A caller that stops waiting learns nothing:
     /// the commit may or may not be made, but never in part.
-    fn commit(&self, commit: Commit<C>) -> BoxFuture<'_, Result<Committed, CommitError<C::Refusal>>>;
+    fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>>;
 }
 
 /// A capability's own change, carried by a commit beside the operations on logs.
@@ -43,6 +43,38 @@ pub trait Tables: Default + Send + Sync + 'static {
     fn apply(&mut self, change: Self::Change);
 }
 
+/// Why tables refuse a change.
+pub type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
+
+/// Tables of which `P` are a part. A store keeps one value of tables, a ledger; each capability sees its own part
+/// of it and commits its own changes, and a commit is atomic over all parts because the ledger is one.
+pub trait Carries<P: Tables>: Tables {
+    /// The part.
+    fn part(&self) -> &P;
+
+    /// The part's change as one of the whole. A part whose changes may hold those of another routes them there, so
+    /// that one commit changes both.
+    fn wrap(change: P::Change) -> Self::Change;
+
+    /// The refusal in the part's words; none when the part could not have caused it.
+    fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
+}
+
+/// Tables that stand alone are all of their ledger.
+impl<T: Tables> Carries<T> for T {
+    fn part(&self) -> &T {
+        self
+    }
+
+    fn wrap(change: T::Change) -> T::Change {
+        change
+    }
+
+    fn refused(refusal: Refused<T>) -> Option<Refused<T>> {
+        Some(refusal)
+    }
+}
+
 /// Why a commit was not made. Nothing of it holds.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<R: std::error::Error + 'static> {
@@ -55,6 +87,25 @@ pub enum CommitError<R: std::error::Error + 'static> {
     /// The store could not.
     #[error(transparent)]
     Store(StoreError),
+}
+
+impl<R: std::error::Error + 'static> CommitError<R> {
+    /// The same in the words of a part, for a commit of that part to a ledger that refuses with `R`.
+    pub fn of_part<T: Carries<P, Change: Change<Refusal = R>>, P: Tables>(self) -> CommitError<Refused<P>> {
+        match self {
+            Self::Refused(refusal) => CommitError::Refused(refusal),
+            Self::Store(error) => CommitError::Store(error),
+            Self::Declined(refusal) => {
+                let words = refusal.to_string();
+                match T::refused(refusal) {
+                    Some(refusal) => CommitError::Declined(refusal),
+                    None => {
+                        CommitError::Store(StoreError::Unavailable(format!("another part refused: {words}")))
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Why a read gives nothing.

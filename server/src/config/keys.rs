@@ -34,7 +34,7 @@ const fn key(name: &'static str, set: Set) -> Key {
 pub const KEYS: &[Key] = &[
     key("listen", |config, given| given.address().map(|address| config.listen = address)),
     key("data", |config, given| given.path().map(|path| config.data = path)),
-    key("dev", |config, given| given.truth().map(|dev| config.auth.dev = dev)),
+    key("dev", |config, given| given.truth().map(|dev| config.dev = dev)),
     key("metrics_listen", |config, given| {
         given.address().map(|address| config.observe.metrics_listen = Some(address))
     }),
@@ -84,8 +84,10 @@ pub const KEYS: &[Key] = &[
     }),
     // There is no other way: what is answered is on the disk.
     key("store.sync", |_, given| given.choice(&[("always", ())])),
-    key(PROJECTS, |config, given| given.projects().map(|projects| config.auth.projects = projects)),
-    key("auth.admin_key", |config, given| given.secret().map(|secret| config.auth.admin_key = Some(secret))),
+    key(PROJECTS, |config, given| given.projects().map(|projects| config.given.projects = projects)),
+    key("auth.admin_key", |config, given| {
+        given.admin_key().map(|key| config.given.admin = Some(key.digest()))
+    }),
     key("tls.cert", |config, given| given.path().map(|path| config.tls_cert = Some(path))),
     key("tls.key", |config, given| given.path().map(|path| config.tls_key = Some(path))),
     key("log.format", |config, given| {

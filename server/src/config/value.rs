@@ -4,11 +4,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use tidings_model::{ProjectId, limits};
+use tidings_auth::{AdminKey, Key};
+use tidings_model::ProjectId;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-
-use crate::options::{ConfiguredProject, Secret};
 
 /// What is wrong with a value, to be read after its key. Never quotes one that may be a secret.
 pub(super) type Wrong = String;
@@ -80,25 +79,24 @@ impl Given<'_> {
         })
     }
 
-    pub(super) fn secret(&self) -> Result<Secret, Wrong> {
-        let (least, most) = (limits::SECRET_BYTES_MIN, limits::SECRET_BYTES_MAX);
-        let text = self.text()?;
-        if !(least..=most).contains(&text.len()) {
-            return Err(format!("must have {least} to {most} bytes"));
-        }
-        Ok(Secret::new(text))
+    pub(super) fn admin_key(&self) -> Result<AdminKey, Wrong> {
+        AdminKey::parse(self.text()?).map_err(|error| format!("is not good: {error}"))
+    }
+
+    fn signing_key(&self) -> Result<Key, Wrong> {
+        Key::parse(self.text()?).map_err(|error| format!("is not good: {error}"))
     }
 
     /// Projects with their keys. Only a file can give them.
-    pub(super) fn projects(&self) -> Result<Vec<ConfiguredProject>, Wrong> {
+    pub(super) fn projects(&self) -> Result<Vec<(ProjectId, Vec<Key>)>, Wrong> {
         let wrong = || "must be a list such as [{ id = \"shop\", keys = [\"…\"] }]".to_owned();
         let Self::File(DeValue::Array(entries)) = self else { return Err(wrong()) };
-        let mut projects: Vec<ConfiguredProject> = Vec::new();
+        let mut projects: Vec<(ProjectId, Vec<Key>)> = Vec::new();
         for entry in entries.iter() {
             let DeValue::Table(entry) = entry.get_ref() else { return Err(wrong()) };
             let project = project(entry)?;
-            if projects.iter().any(|other| other.id == project.id) {
-                return Err(format!("names {} twice", project.id));
+            if projects.iter().any(|other| other.0 == project.0) {
+                return Err(format!("names {} twice", project.0));
             }
             projects.push(project);
         }
@@ -106,7 +104,7 @@ impl Given<'_> {
     }
 }
 
-fn project(entry: &DeTable<'_>) -> Result<ConfiguredProject, Wrong> {
+fn project(entry: &DeTable<'_>) -> Result<(ProjectId, Vec<Key>), Wrong> {
     if let Some(key) = entry.keys().find(|key| !["id", "keys"].contains(&key.get_ref().as_ref())) {
         return Err(format!("has the unknown key {:?}; a project has id and keys", key.get_ref()));
     }
@@ -121,7 +119,7 @@ fn project(entry: &DeTable<'_>) -> Result<ConfiguredProject, Wrong> {
         Some(DeValue::Array(keys)) if !keys.is_empty() => keys,
         _ => return Err(format!("has no list of keys for {id}")),
     };
-    let keys = keys.iter().map(|key| Given::File(key.get_ref()).secret());
+    let keys = keys.iter().map(|key| Given::File(key.get_ref()).signing_key());
     let keys = keys.collect::<Result<_, _>>().map_err(|what| format!("has a key of {id} that {what}"))?;
-    Ok(ConfiguredProject { id, keys })
+    Ok((id, keys))
 }

@@ -4,9 +4,14 @@ use tidings_testing::Process;
 
 #[tokio::test]
 async fn serving_without_dev_says_what_is_missing() {
-    let exit = Process::run(&["serve"]).await;
+    let data = tempfile::TempDir::new().expect("a folder");
+    let data = data.path().to_str().expect("plain text");
+    let exit = Process::run(&["serve", "--listen", "127.0.0.1:0", "--data", data]).await;
     assert_eq!(exit.status.code(), Some(1));
-    assert!(exit.stderr.contains("tidings serve --dev"), "{}", exit.stderr);
+    let commands = ["tidings project create NAME --data", "tidings admin-key --data", "tidings serve --dev"];
+    for command in commands {
+        assert!(exit.stderr.contains(command), "{}", exit.stderr);
+    }
 }
 
 #[tokio::test]

@@ -61,13 +61,15 @@ impl Logs for Under {
     }
 }
 
-impl Commits<Note> for Under {
+impl Commits<Book> for Under {
     fn commit(&self, commit: Commit<Note>) -> BoxFuture<'_, Result<Committed, CommitError<NoteExists>>> {
         self.store.commit(commit)
     }
 }
 
 impl Subject for Under {
+    type Tables = Book;
+
     fn bus(&self) -> Bus {
         self.store.bus().clone()
     }

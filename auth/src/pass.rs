@@ -1,0 +1,272 @@
+//! What a request that was let in holds, to be asked again while it lasts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tidings_engine::Clock;
+use tidings_model::{ProjectId, StreamId, Timestamp};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::gate::{Allowed, Authorize, Credential, Denied, Route, is_public};
+use crate::principal::{Grants, Principal, Scope};
+use crate::projects::{Ground, Projects};
+
+/// How often an application that decides by itself is asked again about whoever is still there.
+const ASK_AGAIN: Duration = Duration::from_secs(4);
+
+/// A decision of an application that is younger than this is not asked for again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Lets a request in, for as long as it holds. Clones are the same pass.
+#[derive(Clone)]
+pub struct Pass {
+    principal: Option<Arc<Principal>>,
+    hold: Hold,
+}
+
+/// What a pass rests on.
+#[derive(Clone)]
+pub(crate) enum Hold {
+    /// Nothing: everybody is let in.
+    Open,
+    /// A credential or a public stream.
+    Judged(Arc<Judged>),
+    /// The word of an application.
+    Asked(Arc<Asked>),
+}
+
+pub(crate) struct Judged {
+    projects: Projects,
+    project: ProjectId,
+    reason: Reason,
+    expires_at: Option<Timestamp>,
+    /// The generation of the projects at which the reason was last seen to stand.
+    seen: AtomicU64,
+}
+
+enum Reason {
+    Ground(Ground),
+    Public(StreamId),
+}
+
+impl Pass {
+    pub(crate) fn new(principal: Option<Principal>, hold: Hold) -> Self {
+        Self { principal: principal.map(Arc::new), hold }
+    }
+
+    /// Who acts; nobody in particular when the stream is public.
+    pub fn principal(&self) -> Option<&Principal> {
+        self.principal.as_deref()
+    }
+
+    /// Whether it still counts. Cheap: a comparison of two numbers, unless projects have changed since it was last
+    /// asked. What has once not held never holds again.
+    pub fn holds(&self, now: Timestamp) -> bool {
+        match &self.hold {
+            Hold::Open => true,
+            Hold::Judged(judged) => judged.holds(now),
+            Hold::Asked(asked) => asked.holds(now),
+        }
+    }
+
+    /// Resolves when it does not hold any more.
+    pub async fn ended(&self, clock: &dyn Clock) {
+        match &self.hold {
+            Hold::Open => std::future::pending().await,
+            Hold::Judged(judged) => judged.ended(clock).await,
+            Hold::Asked(asked) => asked.ended(clock).await,
+        }
+    }
+
+    /// Judges once more, after something that may have taken long, such as a body on its way.
+    pub async fn again(&self, now: Timestamp) -> Result<(), Denied> {
+        match &self.hold {
+            Hold::Asked(asked) => asked.again(now).await,
+            Hold::Open | Hold::Judged(_) if self.holds(now) => Ok(()),
+            Hold::Open | Hold::Judged(_) => Err(Denied::Revoked),
+        }
+    }
+}
+
+impl Hold {
+    pub(crate) fn judged(
+        projects: &Projects,
+        project: &ProjectId,
+        ground: Ground,
+        expires_at: Option<Timestamp>,
+        seen: u64,
+    ) -> Self {
+        Self::of(projects, project, Reason::Ground(ground), expires_at, seen)
+    }
+
+    pub(crate) fn public(projects: &Projects, project: &ProjectId, stream: &StreamId, seen: u64) -> Self {
+        Self::of(projects, project, Reason::Public(stream.clone()), None, seen)
+    }
+
+    fn of(
+        projects: &Projects,
+        project: &ProjectId,
+        reason: Reason,
+        expires_at: Option<Timestamp>,
+        seen: u64,
+    ) -> Self {
+        Self::Judged(Arc::new(Judged {
+            projects: projects.clone(),
+            project: project.clone(),
+            reason,
+            expires_at,
+            seen: AtomicU64::new(seen),
+        }))
+    }
+}
+
+/// In place of a generation: it has fallen, and what comes later does not raise it.
+const FALLEN: u64 = u64::MAX;
+
+impl Judged {
+    fn holds(&self, now: Timestamp) -> bool {
+        if self.expires_at.is_some_and(|at| now >= at) {
+            return false;
+        }
+        let generation = self.projects.generation();
+        let seen = self.seen.load(Ordering::Relaxed);
+        if seen == generation || seen == FALLEN {
+            return seen == generation;
+        }
+        let stands = match &self.reason {
+            Reason::Ground(ground) => self.projects.stands(&self.project, ground),
+            Reason::Public(stream) => is_public(&self.projects, &self.project, stream),
+        };
+        self.seen.store(if stands { generation } else { FALLEN }, Ordering::Relaxed);
+        stands
+    }
+
+    async fn ended(&self, clock: &dyn Clock) {
+        let mut generations = self.projects.generations();
+        loop {
+            generations.mark_unchanged();
+            if !self.holds(clock.now()) {
+                return;
+            }
+            let expiry = async {
+                match self.expires_at {
+                    Some(at) => clock.sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The sender lives as long as the projects that this holds.
+                _ = generations.changed() => {}
+                () = expiry => {}
+            }
+        }
+    }
+}
+
+/// A decision of an application, kept fresh from the first time that somebody asks for it.
+pub(crate) struct Asked {
+    question: Arc<Question>,
+    at: Timestamp,
+    expires_at: Option<Timestamp>,
+    stands: watch::Sender<bool>,
+    runtime: Handle,
+    asking: OnceLock<Asking>,
+}
+
+struct Question {
+    authorize: Arc<dyn Authorize>,
+    route: Route,
+    credential: Option<Credential>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Ends with the pass.
+struct Asking(JoinHandle<()>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Question {
+    async fn ask(&self) -> Result<Allowed, Denied> {
+        self.authorize.authorize(&self.route, self.credential.as_ref()).await
+    }
+
+    async fn ask_again_and_again(&self, stands: watch::Sender<bool>) {
+        loop {
+            self.clock.sleep(ASK_AGAIN).await;
+            if self.ask().await.is_err() {
+                stands.send_replace(false);
+                return;
+            }
+        }
+    }
+}
+
+impl Asked {
+    pub(crate) async fn ask(
+        authorize: Arc<dyn Authorize>,
+        route: Route,
+        credential: Option<Credential>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Option<Principal>, Arc<Self>), Denied> {
+        let at = clock.now();
+        let question = Arc::new(Question { authorize, route, credential, clock });
+        let Allowed { user, expires_at } = question.ask().await?;
+        let project = question.route.project.clone();
+        // The application decides anew for each action, so no scope is kept from it.
+        let principal =
+            Principal { project, user: user.map(Into::into), scope: Scope::Manage, grants: Grants::Project };
+        let asked = Self {
+            question,
+            at,
+            expires_at,
+            stands: watch::Sender::new(true),
+            runtime: Handle::current(),
+            asking: OnceLock::new(),
+        };
+        Ok((Some(principal), Arc::new(asked)))
+    }
+
+    fn keep_fresh(&self) {
+        self.asking.get_or_init(|| {
+            let (question, stands) = (self.question.clone(), self.stands.clone());
+            Asking(self.runtime.spawn(async move { question.ask_again_and_again(stands).await }))
+        });
+    }
+
+    fn holds(&self, now: Timestamp) -> bool {
+        self.keep_fresh();
+        *self.stands.borrow() && self.expires_at.is_none_or(|at| now < at)
+    }
+
+    async fn ended(&self, clock: &dyn Clock) {
+        self.keep_fresh();
+        let mut stands = self.stands.subscribe();
+        let expiry = async {
+            match self.expires_at {
+                Some(at) => clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = stands.wait_for(|stands| !stands) => {}
+            () = expiry => {}
+        }
+    }
+
+    async fn again(&self, now: Timestamp) -> Result<(), Denied> {
+        if self.expires_at.is_some_and(|at| now >= at) {
+            return Err(Denied::Revoked);
+        }
+        if now.since(self.at) < FRESH {
+            return Ok(());
+        }
+        self.question.ask().await.map(drop)
+    }
+}

@@ -1,0 +1,439 @@
+//! The handle: projects as they are now, changed in the store and known in memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use tidings_engine::log::{Commit, CommitError, StoreError};
+use tidings_model::{ProjectId, Timestamp};
+use tokio::sync::{Mutex, Notify, watch};
+
+use crate::gate::Denied;
+use crate::key::{API_KEY_PREFIX, split_api_key};
+use crate::principal::{Grants, Principal, Scope};
+use crate::table::{Change, Config, Declined, InvalidConfig, Life, Project, Store};
+use crate::token::Unverified;
+use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
+
+/// The projects of a server. Clones are the same projects.
+#[derive(Clone)]
+pub struct Projects {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Arc<dyn Store>,
+    randomness: Arc<dyn Randomness>,
+    given: Given,
+    registry: RwLock<Registry>,
+    /// One change at a time, so that what is known in memory follows the store in its order.
+    changing: Mutex<()>,
+    /// Counts changes. Whoever was let in at an earlier count asks again.
+    generation: watch::Sender<u64>,
+    /// Told when a project was removed.
+    removed: Notify,
+}
+
+/// What the configuration gives, beside what is stored: the same to several servers.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Projects and their keys, newest first.
+    pub projects: Vec<(ProjectId, Vec<Key>)>,
+    /// A further admin key.
+    pub admin: Option<AdminDigest>,
+}
+
+/// Projects as they are now.
+#[derive(Default)]
+struct Registry {
+    projects: HashMap<ProjectId, Arc<Project>>,
+    admin: Option<AdminDigest>,
+}
+
+/// Why a project cannot be changed so.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectError {
+    /// The id would shadow a path.
+    #[error(
+        "ids that begin with `_` and the ids stream, streams, config and projects are kept for the server"
+    )]
+    Reserved,
+    /// It is not ours to change.
+    #[error("the project's keys are given by the configuration; change them there")]
+    Given,
+    /// The default project always exists.
+    #[error("the default project cannot be removed")]
+    Default,
+    /// It has no key to sign with.
+    #[error("the project has no key yet; rotate its key to give it one")]
+    NoKey,
+    /// It cannot be set so.
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
+    /// The table refuses it.
+    #[error(transparent)]
+    Declined(#[from] Declined),
+    /// The store could not.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<CommitError<Declined>> for ProjectError {
+    fn from(error: CommitError<Declined>) -> Self {
+        match error {
+            CommitError::Declined(declined) => Self::Declined(declined),
+            CommitError::Store(error) => Self::Store(error),
+            CommitError::Refused(refusal) => Self::Store(StoreError::Unavailable(refusal.to_string())),
+        }
+    }
+}
+
+/// A key that was just made, to be told once.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// Of this project.
+    pub project: ProjectId,
+    /// The key.
+    pub key: Key,
+}
+
+impl NewKey {
+    /// The API key that goes with it.
+    pub fn api_key(&self) -> String {
+        self.key.api_key(&self.project)
+    }
+}
+
+/// A project in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its id.
+    pub project: ProjectId,
+    /// Names of its keys, newest first.
+    pub kids: Vec<Kid>,
+}
+
+/// What a credential rests on. It counts as long as that is there.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ground {
+    Key(Kid),
+    Admin(AdminDigest),
+}
+
+/// A credential that was found good.
+pub(crate) struct Verified {
+    pub(crate) principal: Principal,
+    pub(crate) ground: Ground,
+    pub(crate) expires_at: Option<Timestamp>,
+}
+
+impl Projects {
+    /// Projects in the given store, beside those of the configuration.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        randomness: Arc<dyn Randomness>,
+        given: Given,
+    ) -> Result<Self, StoreError> {
+        let inner = Inner {
+            store,
+            randomness,
+            given,
+            registry: RwLock::default(),
+            changing: Mutex::new(()),
+            generation: watch::Sender::new(0),
+            removed: Notify::new(),
+        };
+        let projects = Self { inner: Arc::new(inner) };
+        projects.load().await?;
+        Ok(projects)
+    }
+
+    async fn load(&self) -> Result<(), StoreError> {
+        let stored = self.inner.store.projects().await?;
+        let mut registry = Registry { projects: HashMap::new(), admin: self.inner.store.admin().await? };
+        for (id, _) in &self.inner.given.projects {
+            registry.projects.insert(id.clone(), self.with_given(id, None));
+        }
+        for (id, project) in stored {
+            let project = self.with_given(&id, Some(project));
+            registry.projects.insert(id, project);
+        }
+        *self.inner.registry.write().expect("nobody panics while writing") = registry;
+        Ok(())
+    }
+
+    /// The project with the keys that the configuration gives it.
+    fn with_given(&self, id: &ProjectId, stored: Option<Arc<Project>>) -> Arc<Project> {
+        let given = self.inner.given.projects.iter().filter(|(given, _)| given == id);
+        let mut given = given.flat_map(|(_, keys)| keys).cloned().peekable();
+        match stored {
+            Some(project) if given.peek().is_none() => project,
+            stored => {
+                let stored = stored.map(|project| Project::clone(&project)).unwrap_or_default();
+                Arc::new(Project { keys: given.chain(stored.keys).collect(), ..stored })
+            }
+        }
+    }
+
+    fn is_given(&self, id: &ProjectId) -> bool {
+        self.inner.given.projects.iter().any(|(given, _)| given == id)
+    }
+
+    fn registry(&self) -> RwLockReadGuard<'_, Registry> {
+        self.inner.registry.read().expect("nobody panics while writing")
+    }
+
+    /// Creates a project, with a new key or the one that was chosen.
+    pub async fn create(&self, project: &ProjectId, key: Option<Key>) -> Result<NewKey, ProjectError> {
+        if project.is_reserved() {
+            return Err(ProjectError::Reserved);
+        }
+        if self.is_given(project) {
+            return Err(Declined::Exists.into());
+        }
+        let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
+        self.change(project, Change::Create { project: project.clone(), key: key.clone() }).await?;
+        Ok(NewKey { project: project.clone(), key })
+    }
+
+    /// All projects that have been created or given, by id.
+    pub fn list(&self) -> Vec<Listed> {
+        let registry = self.registry();
+        let active = registry.projects.iter().filter(|(_, project)| project.life == Life::Active);
+        let listed = |(id, project): (&ProjectId, &Arc<Project>)| Listed {
+            project: id.clone(),
+            kids: project.keys.iter().map(|key| key.kid().clone()).collect(),
+        };
+        let mut all: Vec<_> = active.map(listed).collect();
+        all.sort_by(|a, b| a.project.cmp(&b.project));
+        all
+    }
+
+    /// Gives a project a new first key. Those before it count until they are removed.
+    pub async fn rotate_key(&self, project: &ProjectId, key: Option<Key>) -> Result<NewKey, ProjectError> {
+        if self.is_given(project) {
+            return Err(ProjectError::Given);
+        }
+        let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
+        self.change(project, Change::AddKey { project: project.clone(), key: key.clone() }).await?;
+        Ok(NewKey { project: project.clone(), key })
+    }
+
+    /// Lets a key count no more, and with it all that was signed with it.
+    pub async fn remove_key(&self, project: &ProjectId, kid: &Kid) -> Result<(), ProjectError> {
+        if self.is_given(project) {
+            return Err(ProjectError::Given);
+        }
+        self.change(project, Change::RemoveKey { project: project.clone(), kid: kid.clone() }).await
+    }
+
+    /// Removes a project. Nobody can use it from now on; what it has is removed in the background.
+    pub async fn remove(&self, project: &ProjectId) -> Result<(), ProjectError> {
+        if *project == ProjectId::default_project() {
+            return Err(ProjectError::Default);
+        }
+        if self.is_given(project) {
+            return Err(ProjectError::Given);
+        }
+        self.change(project, Change::Remove { project: project.clone() }).await?;
+        self.inner.removed.notify_one();
+        Ok(())
+    }
+
+    /// Projects that were removed and of which something may be left.
+    pub fn removing(&self) -> Vec<ProjectId> {
+        let registry = self.registry();
+        let removing = registry.projects.iter().filter(|(_, project)| project.life == Life::Removing);
+        removing.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Resolves when a project was removed since this was last asked.
+    pub async fn some_removed(&self) {
+        self.inner.removed.notified().await;
+    }
+
+    /// Frees the id of a removed project of which nothing is left.
+    pub async fn forget(&self, project: &ProjectId) -> Result<(), ProjectError> {
+        self.change(project, Change::Forget { project: project.clone() }).await
+    }
+
+    /// How a project is set; none when it does not exist.
+    pub fn config(&self, project: &ProjectId) -> Option<Config> {
+        match self.get(project) {
+            Some(known) => Some(known.config.clone()),
+            None if self.exists(project) => Some(Config::default()),
+            None => None,
+        }
+    }
+
+    /// Sets a project. The caller has found that it exists.
+    pub async fn configure(&self, project: &ProjectId, config: Config) -> Result<(), ProjectError> {
+        config.check()?;
+        self.change(project, Change::Configure { project: project.clone(), config }).await
+    }
+
+    /// Replaces the admin key by a new one or the one that was chosen.
+    pub async fn set_admin_key(&self, key: Option<AdminKey>) -> Result<AdminKey, ProjectError> {
+        let key = key.unwrap_or_else(|| AdminKey::draw(&*self.inner.randomness));
+        let (this, digest) = (self.clone(), key.digest());
+        to_its_end(async move {
+            let _changing = this.inner.changing.lock().await;
+            this.inner.store.commit(Commit::new().changing(Change::SetAdmin(digest))).await?;
+            let admin = this.inner.store.admin().await?;
+            this.inner.registry.write().expect("nobody panics while writing").admin = admin;
+            this.changed();
+            Ok(())
+        })
+        .await?;
+        Ok(key)
+    }
+
+    /// Whether nobody could ever be let in: there is no key at all.
+    pub fn has_no_keys(&self) -> bool {
+        let registry = self.registry();
+        let keyless = registry.projects.values().all(|project| project.keys.is_empty());
+        keyless && registry.admin.is_none() && self.inner.given.admin.is_none()
+    }
+
+    /// Whether the project exists.
+    pub fn exists(&self, project: &ProjectId) -> bool {
+        self.get(project).is_some() || *project == ProjectId::default_project()
+    }
+
+    /// A token of these claims, signed with the newest key of their project.
+    pub fn sign(&self, claims: &Claims) -> Result<String, ProjectError> {
+        if !self.exists(&claims.project) {
+            return Err(Declined::NoSuchProject.into());
+        }
+        let known = self.get(&claims.project).ok_or(ProjectError::NoKey)?;
+        Ok(claims.sign(known.keys.first().ok_or(ProjectError::NoKey)?))
+    }
+
+    pub(crate) fn get(&self, project: &ProjectId) -> Option<Arc<Project>> {
+        let registry = self.registry();
+        registry.projects.get(project).filter(|project| project.life == Life::Active).cloned()
+    }
+
+    /// Counts the changes of projects.
+    pub fn generation(&self) -> u64 {
+        *self.inner.generation.borrow()
+    }
+
+    pub(crate) fn generations(&self) -> watch::Receiver<u64> {
+        self.inner.generation.subscribe()
+    }
+
+    /// Who acts with a credential in a project.
+    pub(crate) fn verify(
+        &self,
+        project: &ProjectId,
+        credential: &str,
+        now: Timestamp,
+    ) -> Result<Verified, Denied> {
+        if credential.starts_with(API_KEY_PREFIX) {
+            self.verify_api_key(project, credential)
+        } else if credential.contains('.') {
+            self.verify_token(project, credential, now)
+        } else {
+            let ground = self.verify_admin_key(credential).ok_or(Denied::Unknown)?;
+            Ok(Verified { principal: Principal::admin_of(project.clone()), ground, expires_at: None })
+        }
+    }
+
+    fn verify_token(&self, project: &ProjectId, text: &str, now: Timestamp) -> Result<Verified, Denied> {
+        let token = Unverified::parse(text)?;
+        let claims = &token.claims;
+        let Some(kid) = self.signer(project, &token) else {
+            // A good token of another project is one for a wrong door, not a bad one.
+            return match self.signer(&claims.project, &token) {
+                Some(_) => Err(Denied::WrongProject),
+                None => Err(Denied::Unknown),
+            };
+        };
+        if claims.project != *project {
+            return Err(Denied::WrongProject);
+        }
+        if now >= claims.expires_at {
+            return Err(Denied::Expired);
+        }
+        if claims.not_before.is_some_and(|at| now < at) {
+            return Err(Denied::TooEarly);
+        }
+        let expires_at = Some(claims.expires_at);
+        Ok(Verified { principal: claims.principal(), ground: Ground::Key(kid), expires_at })
+    }
+
+    fn signer(&self, project: &ProjectId, token: &Unverified) -> Option<Kid> {
+        token.signer(&self.get(project)?.keys).map(|key| key.kid().clone())
+    }
+
+    fn verify_api_key(&self, project: &ProjectId, text: &str) -> Result<Verified, Denied> {
+        let (named, token) = split_api_key(text).ok_or(Denied::Unknown)?;
+        let known = self.get(&named).ok_or(Denied::Unknown)?;
+        let key = known.keys.iter().find(|key| key.has_api_token(token)).ok_or(Denied::Unknown)?;
+        if named != *project {
+            return Err(Denied::WrongProject);
+        }
+        let principal =
+            Principal { project: named, user: None, scope: Scope::Write, grants: Grants::Publishing };
+        Ok(Verified { principal, ground: Ground::Key(key.kid().clone()), expires_at: None })
+    }
+
+    pub(crate) fn verify_admin_key(&self, text: &str) -> Option<Ground> {
+        let stored = self.registry().admin;
+        let digests = [stored, self.inner.given.admin];
+        digests.into_iter().flatten().find(|digest| digest.is_of(text)).map(Ground::Admin)
+    }
+
+    /// Whether the text is a credential of anybody.
+    pub(crate) fn knows(&self, text: &str, now: Timestamp) -> bool {
+        let project = match split_api_key(text) {
+            Some((project, _)) => Some(project),
+            None => Unverified::parse(text).ok().map(|token| token.claims.project),
+        };
+        project.is_some_and(|project| self.verify(&project, text, now).is_ok())
+    }
+
+    /// Whether what a credential rests on is still there.
+    pub(crate) fn stands(&self, project: &ProjectId, ground: &Ground) -> bool {
+        match ground {
+            Ground::Key(kid) => self.get(project).is_some_and(|known| known.key(kid).is_some()),
+            Ground::Admin(digest) => {
+                let stored = self.registry().admin;
+                stored == Some(*digest) || self.inner.given.admin == Some(*digest)
+            }
+        }
+    }
+
+    async fn change(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
+        let (this, id) = (self.clone(), id.clone());
+        to_its_end(async move { this.change_now(&id, change).await }).await
+    }
+
+    async fn change_now(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
+        let _changing = self.inner.changing.lock().await;
+        self.inner.store.commit(Commit::new().changing(change)).await?;
+        let stored = self.inner.store.project(id).await?;
+        {
+            let mut registry = self.inner.registry.write().expect("nobody panics while writing");
+            match stored {
+                None if !self.is_given(id) => registry.projects.remove(id),
+                stored => registry.projects.insert(id.clone(), self.with_given(id, stored)),
+            };
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn changed(&self) {
+        self.inner.generation.send_modify(|generation| *generation += 1);
+    }
+}
+
+/// Runs a change to its end even if whoever asked for it goes away: a key that is removed in the store must not go on
+/// to count in memory.
+async fn to_its_end(
+    change: impl Future<Output = Result<(), ProjectError>> + Send + 'static,
+) -> Result<(), ProjectError> {
+    let cut_off = |error: tokio::task::JoinError| StoreError::Unavailable(error.to_string());
+    tokio::spawn(change).await.map_err(cut_off)?
+}

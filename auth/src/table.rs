@@ -1,0 +1,424 @@
+//! What is stored of projects, how it changes, and what a store must be able to answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{self, Carries, Commits, Memory, StoreError};
+use tidings_model::{Pattern, ProjectId, limits};
+
+use crate::{AdminDigest, Key, Kid};
+
+/// What projects need of a store.
+pub trait Store: Commits<Table> {
+    /// The project of an id, as it is stored.
+    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>>;
+
+    /// All projects, by id.
+    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
+
+    /// What is known of the admin key.
+    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>>;
+}
+
+/// A project under its id.
+pub type Entry = (ProjectId, Arc<Project>);
+
+/// A project: who may sign for it and how it is set.
+#[derive(Clone, Debug, Default)]
+pub struct Project {
+    /// Its signing keys, newest first. Tokens are signed with the first; all count.
+    pub keys: Vec<Key>,
+    /// How it is set.
+    pub config: Config,
+    /// Whether it can still be used.
+    pub life: Life,
+}
+
+impl Project {
+    /// The key of that name.
+    pub fn key(&self, kid: &Kid) -> Option<&Key> {
+        self.keys.iter().find(|key| key.kid() == kid)
+    }
+}
+
+/// Whether a project can be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Life {
+    /// It can.
+    #[default]
+    Active,
+    /// It was removed, and what it has is being removed as well. Its id is not free yet.
+    Removing,
+}
+
+/// How a project is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Pages of these origins may use it from a browser; `*` means all.
+    pub cors_origins: Vec<Box<str>>,
+    /// Streams that one of these matches may be read by anybody.
+    pub public: Vec<Pattern>,
+    /// Which events become those of hooks, beside those that always do.
+    pub hook_sources: Vec<Box<str>>,
+}
+
+/// What hooks can hear of.
+const HOOK_SOURCES: [&str; 5] = ["stream", "room", "topic", "collection", "hook"];
+
+/// Why a project cannot be set so. The message is fit for the client that sent it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// More entries than the limit.
+    #[error("a list has at most {} entries", limits::CONFIG_ENTRIES)]
+    TooMany,
+    /// Not what a browser sends as its origin.
+    #[error("`{0}` is not an origin, such as `https://example.com`, and not `*`")]
+    Origin(Box<str>),
+    /// Nothing that hooks can hear of.
+    #[error("`{0}` is no source of hooks; there are stream, room, topic, collection and hook")]
+    HookSource(Box<str>),
+}
+
+impl Config {
+    /// Whether a project can be set so.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let Self { cors_origins, public, hook_sources } = self;
+        if [cors_origins.len(), public.len(), hook_sources.len()]
+            .into_iter()
+            .any(|n| n > limits::CONFIG_ENTRIES)
+        {
+            return Err(InvalidConfig::TooMany);
+        }
+        if let Some(bad) = cors_origins.iter().find(|origin| !is_origin(origin)) {
+            return Err(InvalidConfig::Origin(bad.clone()));
+        }
+        match hook_sources.iter().find(|source| !HOOK_SOURCES.contains(&&***source)) {
+            Some(bad) => Err(InvalidConfig::HookSource(bad.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether anybody may read the stream of this name.
+    pub fn is_public(&self, stream: &str) -> bool {
+        self.public.iter().any(|glob| glob.matches(stream))
+    }
+}
+
+/// As browsers print it: scheme, host and perhaps a port, nothing behind.
+fn is_origin(text: &str) -> bool {
+    if text == "*" {
+        return true;
+    }
+    let Some((scheme, host)) = text.split_once("://") else { return false };
+    let plain = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase();
+    let beside = |c: char| matches!(c, '/' | '?' | '#' | '@' | ',' | '*' | '"');
+    text.len() <= limits::ORIGIN_BYTES
+        && !scheme.is_empty()
+        && scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))
+        && !host.is_empty()
+        && host.chars().all(|c| plain(c) && !beside(c))
+}
+
+/// What can happen to projects.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A project begins.
+    Create {
+        /// Its id.
+        project: ProjectId,
+        /// Its first key.
+        key: Key,
+    },
+    /// A project gets a new first key.
+    AddKey {
+        /// Its id.
+        project: ProjectId,
+        /// The key.
+        key: Key,
+    },
+    /// A key counts no more.
+    RemoveKey {
+        /// The project's id.
+        project: ProjectId,
+        /// The key's name.
+        kid: Kid,
+    },
+    /// A project is set anew. One that is not stored, because it exists in another way, is from now on.
+    Configure {
+        /// Its id.
+        project: ProjectId,
+        /// How it is set.
+        config: Config,
+    },
+    /// A project can be used no more; what it has goes after it.
+    Remove {
+        /// Its id.
+        project: ProjectId,
+    },
+    /// Nothing is left of a project that was removed.
+    Forget {
+        /// Its id.
+        project: ProjectId,
+    },
+    /// There is a new admin key.
+    SetAdmin(AdminDigest),
+    /// A project as it was, when tables are read back.
+    Restore {
+        /// Its id.
+        project: ProjectId,
+        /// All of it.
+        is: Project,
+    },
+}
+
+/// Why the table refuses a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Declined {
+    /// The id is taken.
+    #[error("the project exists")]
+    Exists,
+    /// The id is that of a project whose data is still being removed.
+    #[error("a project of this id is being removed; its id is free when nothing of it is left")]
+    Removing,
+    /// There is no such project.
+    #[error("the project does not exist")]
+    NoSuchProject,
+    /// There is no such key.
+    #[error("the project has no key of this name")]
+    NoSuchKey,
+    /// It would be the end of all tokens.
+    #[error("this is the project's last key; rotate it first")]
+    LastKey,
+    /// The key is there.
+    #[error("the project has this key already")]
+    SameKey,
+    /// At the limit.
+    #[error("a project has at most {} keys; remove one first", limits::KEYS_PER_PROJECT)]
+    TooManyKeys,
+    /// At the limit.
+    #[error("there are at most {} projects", limits::PROJECTS)]
+    TooManyProjects,
+}
+
+impl log::Change for Change {
+    type Refusal = Declined;
+}
+
+/// All projects that are stored.
+#[derive(Debug, Default)]
+pub struct Table {
+    projects: BTreeMap<ProjectId, Arc<Project>>,
+    admin: Option<AdminDigest>,
+}
+
+impl Table {
+    /// The project of an id.
+    pub fn get(&self, id: &ProjectId) -> Option<&Arc<Project>> {
+        self.projects.get(id)
+    }
+
+    /// All projects, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (&ProjectId, &Arc<Project>)> {
+        self.projects.iter()
+    }
+
+    /// What is known of the admin key.
+    pub fn admin(&self) -> Option<AdminDigest> {
+        self.admin
+    }
+
+    fn active(&self, id: &ProjectId) -> Result<&Project, Declined> {
+        match self.get(id) {
+            None => Err(Declined::NoSuchProject),
+            Some(project) if project.life == Life::Removing => Err(Declined::Removing),
+            Some(project) => Ok(project),
+        }
+    }
+
+    /// The same for what may be done to the default project before it is stored.
+    fn active_or_default(&self, id: &ProjectId) -> Result<Option<&Project>, Declined> {
+        match self.active(id) {
+            Err(Declined::NoSuchProject) if *id == ProjectId::default_project() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn edit(&mut self, id: ProjectId) -> &mut Project {
+        Arc::make_mut(self.projects.entry(id).or_default())
+    }
+}
+
+impl log::Tables for Table {
+    type Change = Change;
+
+    fn judge(&self, change: &Change) -> Result<(), Declined> {
+        match change {
+            Change::Create { project, .. } => match self.active(project) {
+                Ok(_) => Err(Declined::Exists),
+                Err(Declined::NoSuchProject) if self.projects.len() >= limits::PROJECTS => {
+                    Err(Declined::TooManyProjects)
+                }
+                Err(Declined::NoSuchProject) => Ok(()),
+                Err(declined) => Err(declined),
+            },
+            Change::AddKey { project, key } => match self.active_or_default(project)? {
+                Some(known) if known.key(key.kid()).is_some() => Err(Declined::SameKey),
+                Some(known) if known.keys.len() >= limits::KEYS_PER_PROJECT => Err(Declined::TooManyKeys),
+                _ => Ok(()),
+            },
+            Change::RemoveKey { project, kid } => match self.active(project)? {
+                known if known.key(kid).is_none() => Err(Declined::NoSuchKey),
+                known if known.keys.len() == 1 => Err(Declined::LastKey),
+                _ => Ok(()),
+            },
+            Change::Configure { project, .. } => match self.active(project) {
+                Ok(_) | Err(Declined::NoSuchProject) => Ok(()),
+                Err(declined) => Err(declined),
+            },
+            Change::Remove { project } => self.active(project).map(drop),
+            Change::Forget { project } => match self.active(project) {
+                Err(Declined::Removing) => Ok(()),
+                Ok(_) => Err(Declined::Exists),
+                Err(declined) => Err(declined),
+            },
+            Change::SetAdmin(_) => Ok(()),
+            Change::Restore { project, .. } => match self.get(project) {
+                Some(_) => Err(Declined::Exists),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Create { project, key } | Change::AddKey { project, key } => {
+                self.edit(project).keys.insert(0, key);
+            }
+            Change::RemoveKey { project, kid } => {
+                self.edit(project).keys.retain(|key| *key.kid() != kid);
+            }
+            Change::Configure { project, config } => self.edit(project).config = config,
+            Change::Remove { project } => {
+                *self.edit(project) = Project { life: Life::Removing, ..Project::default() };
+            }
+            Change::Forget { project } => {
+                self.projects.remove(&project);
+            }
+            Change::SetAdmin(digest) => self.admin = Some(digest),
+            Change::Restore { project, is } => {
+                self.projects.insert(project, Arc::new(is));
+            }
+        }
+    }
+}
+
+impl<T: Carries<Table>> Store for Memory<T> {
+    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().get(id).cloned()))).boxed()
+    }
+
+    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        let all = self.look(|tables, _| {
+            tables.part().iter().map(|(id, project)| (id.clone(), project.clone())).collect()
+        });
+        std::future::ready(Ok(all)).boxed()
+    }
+
+    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().admin()))).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Tables;
+
+    fn id(text: &str) -> ProjectId {
+        ProjectId::parse(text).expect("a valid id")
+    }
+
+    fn key(text: &str) -> Key {
+        Key::parse(&format!("a-key-of-length-{text}")).expect("long enough")
+    }
+
+    fn make(table: &mut Table, change: Change) -> Result<(), Declined> {
+        table.judge(&change)?;
+        table.apply(change);
+        Ok(())
+    }
+
+    #[test]
+    fn the_newest_key_is_first_and_the_last_one_stays() {
+        let mut table = Table::default();
+        let project = id("app");
+        let create = |name: &str| Change::Create { project: id("app"), key: key(name) };
+        let add = |name: &str| Change::AddKey { project: id("app"), key: key(name) };
+        let remove = |name: &str| Change::RemoveKey { project: id("app"), kid: key(name).kid().clone() };
+        assert_eq!(make(&mut table, add("a")), Err(Declined::NoSuchProject));
+        assert_eq!(make(&mut table, create("a")), Ok(()));
+        assert_eq!(make(&mut table, create("b")), Err(Declined::Exists));
+        assert_eq!(make(&mut table, remove("a")), Err(Declined::LastKey));
+        assert_eq!(make(&mut table, add("a")), Err(Declined::SameKey));
+        assert_eq!(make(&mut table, add("b")), Ok(()));
+        let kids: Vec<_> =
+            table.get(&project).expect("there").keys.iter().map(|key| key.kid().clone()).collect();
+        assert_eq!(kids, [key("b").kid().clone(), key("a").kid().clone()]);
+        assert_eq!(make(&mut table, remove("c")), Err(Declined::NoSuchKey));
+        assert_eq!(make(&mut table, remove("a")), Ok(()));
+        for number in 1..limits::KEYS_PER_PROJECT {
+            assert_eq!(make(&mut table, add(&format!("number-{number}"))), Ok(()));
+        }
+        assert_eq!(make(&mut table, add("one-more")), Err(Declined::TooManyKeys));
+    }
+
+    #[test]
+    fn the_default_project_gets_its_first_key_by_rotation() {
+        let mut table = Table::default();
+        let project = ProjectId::default_project();
+        assert_eq!(make(&mut table, Change::AddKey { project: project.clone(), key: key("a") }), Ok(()));
+        assert_eq!(table.get(&project).expect("there").keys.len(), 1);
+    }
+
+    #[test]
+    fn the_id_of_a_removed_project_is_free_when_nothing_is_left() {
+        let mut table = Table::default();
+        let create = || Change::Create { project: id("app"), key: key("a") };
+        assert_eq!(make(&mut table, create()), Ok(()));
+        assert_eq!(make(&mut table, Change::Forget { project: id("app") }), Err(Declined::Exists));
+        assert_eq!(make(&mut table, Change::Remove { project: id("app") }), Ok(()));
+        assert!(table.get(&id("app")).expect("still there").keys.is_empty());
+        for refused in [
+            create(),
+            Change::AddKey { project: id("app"), key: key("b") },
+            Change::Configure { project: id("app"), config: Config::default() },
+            Change::Remove { project: id("app") },
+        ] {
+            assert_eq!(make(&mut table, refused), Err(Declined::Removing));
+        }
+        assert_eq!(make(&mut table, Change::Forget { project: id("app") }), Ok(()));
+        assert_eq!(make(&mut table, create()), Ok(()));
+    }
+
+    #[test]
+    fn an_origin_is_what_browsers_send() {
+        for good in ["*", "https://example.com", "http://localhost:3000", "https://[::1]:8080", "app://x"] {
+            assert!(is_origin(good), "{good}");
+        }
+        for bad in [
+            "",
+            "example.com",
+            "https://",
+            "https://example.com/",
+            "https://*.example.com",
+            "https://A.com",
+            "null",
+        ] {
+            assert!(!is_origin(bad), "{bad}");
+        }
+        let config = Config { hook_sources: vec!["nothing".into()], ..Config::default() };
+        assert_eq!(config.check(), Err(InvalidConfig::HookSource("nothing".into())));
+    }
+}

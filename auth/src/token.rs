@@ -1,0 +1,251 @@
+//! Tokens: JSON Web Tokens signed with HS256, and nothing else.
+//!
+//! The algorithm is not a choice that a token makes: what does not say `HS256` is refused, and what says it is checked
+//! as such, so neither `none` nor a public key taken for a secret can pass.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Number, Value, json};
+use tidings_model::{Pattern, ProjectId, Timestamp, limits};
+
+use crate::principal::{Grants, Principal, Resources, Scope};
+use crate::{Key, Kid};
+
+/// Why a text is no token. The message says nothing of its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidToken {
+    /// It is longer than any token.
+    #[error("the token is too long")]
+    TooLong,
+    /// It is not three parts in base64.
+    #[error("the token is malformed")]
+    Malformed,
+    /// It is not signed in the one way that counts.
+    #[error("the token is not signed with HS256")]
+    Algorithm,
+    /// It lacks a claim, or one is not as it must be.
+    #[error("the claim `{0}` is missing or malformed")]
+    Claim(&'static str),
+}
+
+/// What a token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The project.
+    pub project: ProjectId,
+    /// The user of the application, if it names one.
+    pub user: Option<Box<str>>,
+    /// How much it may do.
+    pub scope: Scope,
+    /// It counts before this moment,
+    pub expires_at: Timestamp,
+    /// and from this one on.
+    pub not_before: Option<Timestamp>,
+    /// What it is restricted to.
+    pub resources: Resources,
+}
+
+impl Claims {
+    /// A token of these claims. Times are whole seconds in it.
+    pub fn sign(&self, key: &Key) -> String {
+        let header = json!({ "alg": "HS256", "typ": "JWT", "kid": key.kid().as_str() });
+        let claims = Value::Object(self.to_json());
+        let text = format!("{}.{}", encode(&header.to_string()), encode(&claims.to_string()));
+        let signature = URL_SAFE_NO_PAD.encode(key.sign(text.as_bytes()));
+        format!("{text}.{signature}")
+    }
+
+    fn to_json(&self) -> Map<String, Value> {
+        let mut claims = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                claims.insert(name.to_owned(), value);
+            }
+        };
+        let globs = |globs: &Option<Vec<Pattern>>| {
+            globs.as_ref().map(|globs| globs.iter().map(Pattern::as_str).collect::<Vec<_>>().into())
+        };
+        let text = |text: &Option<Box<str>>| text.as_deref().map(Value::from);
+        let seconds = |at: Timestamp| Value::from(at.as_millis() / 1000);
+        let Resources { stream_id, streams, topics, rooms, entities, session } = &self.resources;
+        put("project", Some(self.project.as_str().into()));
+        put("sub", text(&self.user));
+        put("scope", Some(self.scope.as_str().into()));
+        put("exp", Some(seconds(self.expires_at)));
+        put("nbf", self.not_before.map(seconds));
+        put("stream_id", text(stream_id));
+        put("streams", globs(streams));
+        put("topics", globs(topics));
+        put("rooms", globs(rooms));
+        put("entities", globs(entities));
+        put("session", text(session));
+        claims
+    }
+
+    /// Who acts with a token of these claims.
+    pub fn principal(&self) -> Principal {
+        let grants = match self.resources.is_empty() {
+            true => Grants::Project,
+            false => Grants::Named(Box::new(self.resources.clone())),
+        };
+        let user = self.user.as_deref().map(Into::into);
+        Principal { project: self.project.clone(), user, scope: self.scope, grants }
+    }
+}
+
+/// A token as it was sent: nobody knows yet who signed it.
+#[derive(Debug)]
+pub struct Unverified<'a> {
+    signed: &'a [u8],
+    signature: Vec<u8>,
+    kid: Option<Kid>,
+    /// What it says, true or not.
+    pub claims: Claims,
+}
+
+impl<'a> Unverified<'a> {
+    /// Takes a token apart.
+    pub fn parse(text: &'a str) -> Result<Self, InvalidToken> {
+        if text.len() > limits::TOKEN_BYTES {
+            return Err(InvalidToken::TooLong);
+        }
+        let (signed, signature) = text.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
+        let (header, claims) = signed.split_once('.').ok_or(InvalidToken::Malformed)?;
+        let header: WireHeader = json_of(header).ok_or(InvalidToken::Malformed)?;
+        // A critical extension is one that must not be ignored, and we know none.
+        if header.alg != "HS256" || header.crit.is_some() {
+            return Err(InvalidToken::Algorithm);
+        }
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| InvalidToken::Malformed)?;
+        let claims: WireClaims = json_of(claims).ok_or(InvalidToken::Malformed)?;
+        let kid = header.kid.as_deref().map(Kid::named);
+        Ok(Self { signed: signed.as_bytes(), signature, kid, claims: claims.check()? })
+    }
+
+    /// Which of the keys has signed it: the one that it names, or any when it names none.
+    pub fn signer<'k>(&self, keys: &'k [Key]) -> Option<&'k Key> {
+        let candidates = keys.iter().filter(|key| self.kid.as_ref().is_none_or(|kid| kid == key.kid()));
+        let mut signer = None;
+        // All are tried, so that the time tells nothing of which it was.
+        for key in candidates {
+            if key.has_signed(self.signed, &self.signature) {
+                signer = Some(key);
+            }
+        }
+        signer
+    }
+}
+
+#[derive(Deserialize)]
+struct WireHeader {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+/// Claims as they are written. What is there and `null` is refused: taken for absent it would grant more than was meant.
+#[derive(Deserialize)]
+struct WireClaims {
+    #[serde(default, deserialize_with = "present")]
+    project: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    sub: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    scope: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    exp: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    nbf: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    stream_id: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    streams: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    topics: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    rooms: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    entities: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    session: Option<Value>,
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+impl WireClaims {
+    fn check(self) -> Result<Claims, InvalidToken> {
+        let sub = text("sub", self.sub)?;
+        // The older form: `sub` is the project, and there is no user.
+        let (project, user) = match self.project {
+            Some(project) => (text("project", Some(project))?, sub),
+            None => (sub, None),
+        };
+        let project = project.ok_or(InvalidToken::Claim("project"))?;
+        if user.as_ref().is_some_and(|user| user.is_empty() || user.len() > limits::USER_ID_BYTES) {
+            return Err(InvalidToken::Claim("sub"));
+        }
+        let scope = text("scope", self.scope)?.and_then(|scope| Scope::parse(&scope));
+        Ok(Claims {
+            project: ProjectId::parse(&project).map_err(|_| InvalidToken::Claim("project"))?,
+            user,
+            scope: scope.ok_or(InvalidToken::Claim("scope"))?,
+            expires_at: moment("exp", self.exp)?.ok_or(InvalidToken::Claim("exp"))?,
+            not_before: moment("nbf", self.nbf)?,
+            resources: Resources {
+                stream_id: text("stream_id", self.stream_id)?,
+                streams: globs("streams", self.streams)?,
+                topics: globs("topics", self.topics)?,
+                rooms: globs("rooms", self.rooms)?,
+                entities: globs("entities", self.entities)?,
+                session: text("session", self.session)?,
+            },
+        })
+    }
+}
+
+fn text(name: &'static str, value: Option<Value>) -> Result<Option<Box<str>>, InvalidToken> {
+    match value {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.into())),
+        Some(_) => Err(InvalidToken::Claim(name)),
+    }
+}
+
+/// Seconds since 1970, whole or not.
+fn moment(name: &'static str, value: Option<Value>) -> Result<Option<Timestamp>, InvalidToken> {
+    let Some(value) = value else { return Ok(None) };
+    let Value::Number(number) = value else { return Err(InvalidToken::Claim(name)) };
+    millis(&number).map(|millis| Some(Timestamp::from_millis(millis))).ok_or(InvalidToken::Claim(name))
+}
+
+fn millis(seconds: &Number) -> Option<u64> {
+    match seconds.as_u64() {
+        Some(seconds) => Some(seconds.saturating_mul(1000)),
+        // Saturates, and what is not a number is none.
+        None => seconds.as_f64().filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1000.0) as u64),
+    }
+}
+
+/// One glob or several.
+fn globs(name: &'static str, value: Option<Value>) -> Result<Option<Vec<Pattern>>, InvalidToken> {
+    let invalid = InvalidToken::Claim(name);
+    let texts = match value {
+        None => return Ok(None),
+        Some(Value::Array(texts)) if texts.len() <= limits::GLOBS_PER_CLAIM => texts,
+        Some(text @ Value::String(_)) => vec![text],
+        Some(_) => return Err(invalid),
+    };
+    let glob = |text: &Value| text.as_str().and_then(|text| Pattern::parse(text).ok()).ok_or(invalid);
+    Ok(Some(texts.iter().map(glob).collect::<Result<_, _>>()?))
+}
+
+fn encode(text: &str) -> String {
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+fn json_of<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}

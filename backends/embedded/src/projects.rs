@@ -1,0 +1,215 @@
+//! How the table of projects is kept.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_auth::table::Entry;
+use tidings_auth::{AdminDigest, Change, Config, Key, Kid, Life, Project, Store, Table};
+use tidings_engine::log::{Carries, StoreError};
+use tidings_model::{Pattern, ProjectId};
+
+use crate::Embedded;
+use crate::codec::{Garbled, Put, Take};
+use crate::tables::StoredTables;
+
+const CREATE: u8 = 1;
+const ADD_KEY: u8 = 2;
+const REMOVE_KEY: u8 = 3;
+const CONFIGURE: u8 = 4;
+const REMOVE: u8 = 5;
+const FORGET: u8 = 6;
+const SET_ADMIN: u8 = 7;
+const RESTORE: u8 = 8;
+
+impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
+    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().get(id).cloned()))).boxed()
+    }
+
+    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        let all = self.look(|tables, _| {
+            tables.part().iter().map(|(id, project)| (id.clone(), project.clone())).collect()
+        });
+        std::future::ready(Ok(all)).boxed()
+    }
+
+    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().admin()))).boxed()
+    }
+}
+
+impl StoredTables for Table {
+    fn encode(change: &Change, out: &mut Vec<u8>) {
+        match change {
+            Change::Create { project, key } => {
+                put_head(out, CREATE, project);
+                out.text(key.reveal());
+            }
+            Change::AddKey { project, key } => {
+                put_head(out, ADD_KEY, project);
+                out.text(key.reveal());
+            }
+            Change::RemoveKey { project, kid } => {
+                put_head(out, REMOVE_KEY, project);
+                out.text(kid.as_str());
+            }
+            Change::Configure { project, config } => {
+                put_head(out, CONFIGURE, project);
+                put_config(out, config);
+            }
+            Change::Remove { project } => put_head(out, REMOVE, project),
+            Change::Forget { project } => put_head(out, FORGET, project),
+            Change::SetAdmin(digest) => {
+                out.byte(SET_ADMIN);
+                out.bytes(&digest.0);
+            }
+            Change::Restore { project, is } => {
+                put_head(out, RESTORE, project);
+                put_project(out, is);
+            }
+        }
+    }
+
+    fn decode(mut take: Take) -> Result<Change, Garbled> {
+        let tag = take.byte()?;
+        let change = if tag == SET_ADMIN {
+            Change::SetAdmin(AdminDigest(take.bytes()?[..].try_into().map_err(|_| Garbled)?))
+        } else {
+            let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
+            match tag {
+                CREATE => Change::Create { project, key: take_key(&mut take)? },
+                ADD_KEY => Change::AddKey { project, key: take_key(&mut take)? },
+                REMOVE_KEY => Change::RemoveKey { project, kid: Kid::named(&take.text()?) },
+                CONFIGURE => Change::Configure { project, config: take_config(&mut take)? },
+                REMOVE => Change::Remove { project },
+                FORGET => Change::Forget { project },
+                RESTORE => Change::Restore { project, is: take_project(&mut take)? },
+                _ => return Err(Garbled),
+            }
+        };
+        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+    }
+
+    fn dump(&self) -> Vec<Change> {
+        let restore = |(id, project): (&ProjectId, &Arc<Project>)| Change::Restore {
+            project: id.clone(),
+            is: Project::clone(project),
+        };
+        self.iter().map(restore).chain(self.admin().map(Change::SetAdmin)).collect()
+    }
+
+    /// Changes are rare, so all of them count as one row: that of the limit of projects, for example.
+    fn subjects(&self, _: &Change, subject: &mut dyn FnMut(u64)) {
+        let mut hasher = DefaultHasher::new();
+        "projects".hash(&mut hasher);
+        subject(hasher.finish());
+    }
+}
+
+fn put_head(out: &mut Vec<u8>, tag: u8, project: &ProjectId) {
+    out.byte(tag);
+    out.text(project.as_str());
+}
+
+fn take_key(take: &mut Take) -> Result<Key, Garbled> {
+    Key::parse(&take.text()?).map_err(|_| Garbled)
+}
+
+fn put_project(out: &mut Vec<u8>, project: &Project) {
+    let Project { keys, config, life } = project;
+    out.number(keys.len() as u64);
+    for key in keys {
+        out.text(key.reveal());
+    }
+    put_config(out, config);
+    out.byte(u8::from(*life == Life::Removing));
+}
+
+fn take_project(take: &mut Take) -> Result<Project, Garbled> {
+    Ok(Project {
+        keys: (0..take.count()?).map(|_| take_key(take)).collect::<Result<_, _>>()?,
+        config: take_config(take)?,
+        life: if take.byte()? == 0 { Life::Active } else { Life::Removing },
+    })
+}
+
+fn put_config(out: &mut Vec<u8>, config: &Config) {
+    let Config { cors_origins, public, hook_sources } = config;
+    put_texts(out, cors_origins.iter().map(|origin| &**origin));
+    put_texts(out, public.iter().map(Pattern::as_str));
+    put_texts(out, hook_sources.iter().map(|source| &**source));
+}
+
+fn take_config(take: &mut Take) -> Result<Config, Garbled> {
+    let cors_origins = take_texts(take)?.into_iter().map(Into::into).collect();
+    let pattern = |text: String| Pattern::parse(&text).map_err(|_| Garbled);
+    let public = take_texts(take)?.into_iter().map(pattern).collect::<Result<_, _>>()?;
+    Ok(Config { cors_origins, public, hook_sources: take_texts(take)?.into_iter().map(Into::into).collect() })
+}
+
+fn put_texts<'a>(out: &mut Vec<u8>, texts: impl ExactSizeIterator<Item = &'a str>) {
+    out.number(texts.len() as u64);
+    for text in texts {
+        out.text(text);
+    }
+}
+
+fn take_texts(take: &mut Take) -> Result<Vec<String>, Garbled> {
+    (0..take.count()?).map(|_| take.text()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Tables;
+
+    #[test]
+    fn a_dump_makes_the_same_table() {
+        let id = |text| ProjectId::parse(text).expect("a valid id");
+        let key = |text| Key::parse(text).expect("long enough");
+        let config = Config {
+            cors_origins: vec!["https://example.com".into()],
+            public: vec![Pattern::parse("news/**").expect("a valid glob")],
+            hook_sources: vec!["stream".into()],
+        };
+        let changes = [
+            Change::Create { project: id("a"), key: key("first-key-of-project-a") },
+            Change::AddKey { project: id("a"), key: key("second-key-of-project-a") },
+            Change::Configure { project: id("a"), config: config.clone() },
+            Change::Create { project: id("b"), key: key("only-key-of-project-b") },
+            Change::Remove { project: id("b") },
+            Change::Create { project: id("c"), key: key("only-key-of-project-c") },
+            Change::Remove { project: id("c") },
+            Change::Forget { project: id("c") },
+            Change::AddKey { project: id("a"), key: key("third-key-of-project-a") },
+            Change::RemoveKey { project: id("a"), kid: key("first-key-of-project-a").kid().clone() },
+            Change::SetAdmin(AdminDigest([7; 32])),
+        ];
+        let mut table = Table::default();
+        play(&mut table, changes);
+        let mut again = Table::default();
+        play(&mut again, table.dump());
+        for table in [table, again] {
+            let a = table.get(&id("a")).expect("there");
+            let keys: Vec<_> = a.keys.iter().map(Key::reveal).collect();
+            assert_eq!(keys, ["third-key-of-project-a", "second-key-of-project-a"]);
+            assert_eq!(a.config, config);
+            assert_eq!(table.get(&id("b")).expect("there").life, Life::Removing);
+            assert!(table.get(&id("c")).is_none());
+            assert_eq!(table.admin(), Some(AdminDigest([7; 32])));
+        }
+    }
+
+    /// Each change goes through its written form.
+    fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            let mut bytes = Vec::new();
+            Table::encode(&change, &mut bytes);
+            let change = Table::decode(Take(bytes.into())).expect("as it was written");
+            table.judge(&change).expect("good");
+            table.apply(change);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! All tables of the server as one value, so that a store keeps them together and one commit can change several.
+
+use tidings_embedded::StoredTables;
+use tidings_embedded::codec::{Garbled, Put, Take};
+use tidings_engine::log::{self, Carries, Tables};
+
+/// The tables of every part.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Of streams.
+    pub streams: tidings_streams::Table,
+    /// Of projects.
+    pub projects: tidings_auth::Table,
+}
+
+/// A change of one part.
+#[derive(Debug)]
+pub enum Change {
+    /// Of streams.
+    Streams(tidings_streams::Change),
+    /// Of projects.
+    Projects(tidings_auth::Change),
+}
+
+/// A part refuses a change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Streams do.
+    #[error(transparent)]
+    Streams(tidings_streams::table::Declined),
+    /// Projects do.
+    #[error(transparent)]
+    Projects(tidings_auth::Declined),
+}
+
+impl log::Change for Change {
+    type Refusal = Refusal;
+}
+
+impl Tables for Ledger {
+    type Change = Change;
+
+    fn judge(&self, change: &Change) -> Result<(), Refusal> {
+        match change {
+            Change::Streams(change) => self.streams.judge(change).map_err(Refusal::Streams),
+            Change::Projects(change) => self.projects.judge(change).map_err(Refusal::Projects),
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Streams(change) => self.streams.apply(change),
+            Change::Projects(change) => self.projects.apply(change),
+        }
+    }
+}
+
+impl Carries<tidings_streams::Table> for Ledger {
+    fn part(&self) -> &tidings_streams::Table {
+        &self.streams
+    }
+
+    fn wrap(change: tidings_streams::Change) -> Change {
+        Change::Streams(change)
+    }
+
+    fn refused(refusal: Refusal) -> Option<tidings_streams::table::Declined> {
+        match refusal {
+            Refusal::Streams(declined) => Some(declined),
+            Refusal::Projects(_) => None,
+        }
+    }
+}
+
+impl Carries<tidings_auth::Table> for Ledger {
+    fn part(&self) -> &tidings_auth::Table {
+        &self.projects
+    }
+
+    fn wrap(change: tidings_auth::Change) -> Change {
+        Change::Projects(change)
+    }
+
+    fn refused(refusal: Refusal) -> Option<tidings_auth::Declined> {
+        match refusal {
+            Refusal::Projects(declined) => Some(declined),
+            Refusal::Streams(_) => None,
+        }
+    }
+}
+
+/// Which part a written change belongs to. Numbers are never used for another part.
+const STREAMS: u8 = 1;
+const PROJECTS: u8 = 2;
+
+impl StoredTables for Ledger {
+    fn encode(change: &Change, out: &mut Vec<u8>) {
+        match change {
+            Change::Streams(change) => {
+                out.byte(STREAMS);
+                tidings_streams::Table::encode(change, out);
+            }
+            Change::Projects(change) => {
+                out.byte(PROJECTS);
+                tidings_auth::Table::encode(change, out);
+            }
+        }
+    }
+
+    fn decode(mut take: Take) -> Result<Change, Garbled> {
+        match take.byte()? {
+            STREAMS => tidings_streams::Table::decode(take).map(Change::Streams),
+            PROJECTS => tidings_auth::Table::decode(take).map(Change::Projects),
+            _ => Err(Garbled),
+        }
+    }
+
+    fn dump(&self) -> Vec<Change> {
+        let streams = self.streams.dump().into_iter().map(Change::Streams);
+        streams.chain(self.projects.dump().into_iter().map(Change::Projects)).collect()
+    }
+
+    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(u64)) {
+        match change {
+            Change::Streams(change) => self.streams.subjects(change, subject),
+            Change::Projects(change) => self.projects.subjects(change, subject),
+        }
+    }
+}
