@@ -56,6 +56,12 @@ impl Claims {
         format!("{text}.{signature}")
     }
 
+    /// Takes claims as a token has them.
+    pub fn from_json(claims: Map<String, Value>) -> Result<Self, InvalidToken> {
+        let claims = WireClaims::deserialize(Value::Object(claims));
+        claims.map_err(|_| InvalidToken::Malformed)?.check()
+    }
+
     fn to_json(&self) -> Map<String, Value> {
         let mut claims = Map::new();
         let mut put = |name: &str, value: Option<Value>| {

@@ -1,13 +1,15 @@
 //! Where projects are administered: in the store of a stopped server, or by asking a running one.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
-use tidings_auth::{AdminKey, Claims, Key, Kid, NewKey, ProjectError, Projects, Resources};
+use serde_json::{Map, Value, json};
+use tidings_auth::{AdminKey, Claims, Key, Kid, NewKey, ProjectError, Projects};
 use tidings_embedded::OpenError;
 use tidings_embedded::checkpoint::MANIFEST;
-use tidings_model::{Pattern, ProjectId};
+use tidings_engine::{Clock, WallClock};
+use tidings_model::ProjectId;
 use tidings_server::{Config, StartError, StoredProjects};
 use tokio::runtime::Runtime;
 use ureq::http::Method;
@@ -45,6 +47,16 @@ pub enum Admin {
 pub struct Stopped {
     stored: StoredProjects,
     runtime: Runtime,
+}
+
+/// A token to be signed.
+pub struct WantedToken {
+    pub project: ProjectId,
+    /// The user of the application, if it is for one.
+    pub user: Option<String>,
+    pub ttl: Duration,
+    /// Its scope and what restricts it, as a token has them.
+    pub claims: Map<String, Value>,
 }
 
 /// A key that was just made: the only time its secrets are seen.
@@ -159,13 +171,21 @@ impl Admin {
         }
     }
 
-    /// A token of these claims.
-    pub fn sign(&self, claims: &Claims) -> Result<String, CommandError> {
+    /// Signs a token.
+    pub fn sign(&self, wanted: WantedToken) -> Result<String, CommandError> {
+        let WantedToken { project, user, ttl, mut claims } = wanted;
         match self {
-            Self::Stopped(stopped) => Ok(stopped.projects().sign(claims)?),
+            Self::Stopped(stopped) => {
+                let expires_at = (WallClock.now() + ttl).as_millis().div_ceil(1000);
+                claims.extend(user.map(|user| ("sub".to_owned(), user.into())));
+                claims.insert("project".to_owned(), project.as_str().into());
+                claims.insert("exp".to_owned(), expires_at.into());
+                Ok(stopped.projects().sign(&Claims::from_json(claims)?)?)
+            }
             Self::Running(client) => {
-                let path = format!("/v1/projects/{}/tokens", claims.project);
-                let answer = post(client, &path, &wanted(claims))?;
+                claims.extend(user.map(|user| ("user".to_owned(), user.into())));
+                claims.insert("ttlSeconds".to_owned(), ttl.as_secs().into());
+                let answer = post(client, &format!("/v1/projects/{project}/tokens"), &Value::Object(claims))?;
                 Ok(answer["token"].as_str().ok_or_else(|| client.strange())?.to_owned())
             }
         }
@@ -218,26 +238,4 @@ fn post(client: &Client, path: &str, body: &Value) -> Result<Value, CommandError
     let headers = [("content-type", "application/json")];
     let ask = Ask { headers: &headers, body: Some(body.as_bytes()), ..Ask::new(Method::POST, path) };
     Ok(client.json(&client.ask(&ask)?)?)
-}
-
-/// What to ask a server for, to get a token of these claims.
-fn wanted(claims: &Claims) -> Value {
-    let globs = |globs: &Option<Vec<Pattern>>| -> Option<Value> {
-        Some(globs.as_ref()?.iter().map(Pattern::as_str).collect())
-    };
-    let Resources { stream_id, streams, topics, rooms, entities, session } = &claims.resources;
-    let all = json!({
-        "scope": claims.scope.as_str(),
-        "user": claims.user,
-        "exp": claims.expires_at.as_millis() / 1000,
-        "stream_id": stream_id,
-        "streams": globs(streams),
-        "topics": globs(topics),
-        "rooms": globs(rooms),
-        "entities": globs(entities),
-        "session": session,
-    });
-    // What is absent restricts nothing, and null would be something else.
-    let Value::Object(all) = all else { return all };
-    all.into_iter().filter(|(_, value)| !value.is_null()).collect()
 }

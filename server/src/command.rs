@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use tidings_auth::{InvalidKey, ProjectError};
+use tidings_auth::{InvalidKey, InvalidToken, ProjectError};
 use tidings_embedded::OpenError;
 use tidings_server::StartError;
 use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
@@ -86,6 +86,12 @@ pub enum CommandError {
     /// A key that somebody chose is none.
     #[error("--key: {0}")]
     Key(#[from] InvalidKey),
+    /// A token that nobody could use.
+    #[error("--ttl is at least 1s")]
+    NoTime,
+    /// A token cannot say this.
+    #[error("{0}")]
+    Claims(#[from] InvalidToken),
     /// There is no such folder.
     #[error("{0} is not a store's folder; name the one that --data named")]
     NoStore(PathBuf),

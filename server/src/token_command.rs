@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use tidings_auth::{Claims, Resources, Scope};
-use tidings_engine::{Clock, WallClock};
+use clap::Args;
+use serde_json::Value;
+use tidings_auth::Scope;
 use tidings_model::{Pattern, ProjectId};
 
-use crate::admin::{Store, Where};
+use crate::admin::{Store, WantedToken, Where};
 use crate::command::CommandError;
 use crate::duration;
 
@@ -22,8 +22,8 @@ pub struct TokenCommand {
     #[arg(long, value_parser = ProjectId::parse)]
     project: ProjectId,
     /// How much it may do: manage includes write, and write includes read.
-    #[arg(long, value_enum)]
-    scope: ScopeName,
+    #[arg(long, value_name = "read|write|manage", value_parser = scope)]
+    scope: Scope,
     /// The user of your application that it is for.
     #[arg(long)]
     user: Option<String>,
@@ -49,37 +49,34 @@ pub struct TokenCommand {
     place: Where,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScopeName {
-    Read,
-    Write,
-    Manage,
-}
-
 impl TokenCommand {
     /// Does it. Only the token is printed, so that it can be caught in a variable.
     pub fn run(self) -> Result<(), CommandError> {
-        let some = |globs: Vec<Pattern>| (!globs.is_empty()).then_some(globs);
-        let claims = Claims {
-            project: self.project,
-            user: self.user.map(Into::into),
-            scope: match self.scope {
-                ScopeName::Read => Scope::Read,
-                ScopeName::Write => Scope::Write,
-                ScopeName::Manage => Scope::Manage,
-            },
-            expires_at: WallClock.now() + self.ttl,
-            not_before: None,
-            resources: Resources {
-                stream_id: None,
-                streams: some(self.stream),
-                topics: some(self.topics),
-                rooms: some(self.rooms),
-                entities: some(self.entities),
-                session: self.session.map(Into::into),
-            },
+        if self.ttl.is_zero() {
+            return Err(CommandError::NoTime);
+        }
+        let globs = |globs: &[Pattern]| -> Option<Value> {
+            (!globs.is_empty()).then(|| globs.iter().map(Pattern::as_str).collect())
         };
-        println!("{}", self.place.open(Store::MustBeThere)?.sign(&claims)?);
+        let claims = [
+            ("scope", Some(self.scope.as_str().into())),
+            ("streams", globs(&self.stream)),
+            ("topics", globs(&self.topics)),
+            ("rooms", globs(&self.rooms)),
+            ("entities", globs(&self.entities)),
+            ("session", self.session.map(Value::from)),
+        ];
+        let wanted = WantedToken {
+            project: self.project,
+            user: self.user,
+            ttl: self.ttl,
+            claims: claims.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
+        };
+        println!("{}", self.place.open(Store::MustBeThere)?.sign(wanted)?);
         Ok(())
     }
+}
+
+fn scope(text: &str) -> Result<Scope, &'static str> {
+    Scope::parse(text).ok_or("a scope is read, write or manage")
 }

@@ -116,14 +116,26 @@ impl Process {
         self.data.path()
     }
 
+    /// Asks it to stop, waits for its end, and returns its folder.
+    pub async fn stop(self) -> TempDir {
+        let (data, status) = self.end().await;
+        assert!(status.success(), "it ends well, not with {status}");
+        data
+    }
+
     /// Asks it to stop, and waits for its end.
-    pub async fn terminate(mut self) -> ExitStatus {
+    pub async fn terminate(self) -> ExitStatus {
+        self.end().await.1
+    }
+
+    async fn end(mut self) -> (TempDir, ExitStatus) {
         let id = self.child.id().expect("it is running").to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there");
         assert!(sent.success());
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await.expect("readable");
-        self.child.wait().await.expect("it ends")
+        let status = self.child.wait().await.expect("it ends");
+        (self.data, status)
     }
 
     /// Runs the binary to its end.
