@@ -31,25 +31,20 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve.
     Serve(Serve),
-    /// Say what is wrong with a configuration, or nothing.
     CheckConfig(CheckConfig),
     /// Print the complete configuration with its defaults, explained.
     #[command(after_help = "Example:\n  tidings default-config > tidings.toml")]
     DefaultConfig,
-    /// Create, list and remove projects and their keys.
     Project(ProjectCommand),
-    /// Create or replace the admin key.
     AdminKey(AdminKeyCommand),
-    /// Print a token.
     Token(TokenCommand),
-    /// Create, list, append to, read and delete the streams of a running server.
     Stream(StreamCommand),
-    /// Look at a store, check it, copy it.
     Store(StoreCommand),
 }
 
+/// Say what is wrong with a configuration, or nothing.
+///
 /// The file and the environment are read as `tidings serve` would read them.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings check-config --config tidings.toml")]

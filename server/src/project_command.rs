@@ -11,7 +11,9 @@ use crate::admin::{Made, Stopped, Store, Where};
 use crate::command::CommandError;
 use crate::greeting::Ink;
 
-/// Create, list and remove projects and their keys: in the store of a stopped server, or by asking a running one.
+/// Create, list and remove projects and their keys.
+///
+/// In the store of a stopped server (--data), or by asking a running one (--server).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings project create shop --data ./tidings-data\n  \
@@ -105,8 +107,9 @@ struct Form {
     json: bool,
 }
 
-/// Create the admin key, or replace it, and print it, once. Whoever has it may do everything in every project. The server
-/// must be stopped.
+/// Create the admin key, or replace it, and print it, once.
+///
+/// Whoever has it may do everything in every project. The server must be stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  export TIDINGS_ADMIN_KEY=$(tidings admin-key --data ./tidings-data)")]
 pub struct AdminKeyCommand {

@@ -14,7 +14,9 @@ use tracing_subscriber::EnvFilter;
 use crate::command::CommandError;
 use crate::greeting::greet;
 
-/// Serve. Flags win over variables (TIDINGS_LISTEN and so on), variables over the file, the file over the defaults.
+/// Serve.
+///
+/// Flags win over variables (TIDINGS_LISTEN and so on), variables over the file, the file over the defaults.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings serve --dev\n  \

@@ -12,7 +12,9 @@ use crate::client::{Answer, Ask, Client, percent_encoded};
 use crate::command::CommandError;
 use crate::duration;
 
-/// Work with the streams of a running server. What TIDINGS_TOKEN holds is sent as the credential.
+/// Create, list, append to, read and delete the streams of a running server.
+///
+/// What TIDINGS_TOKEN holds is sent as the credential.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     export TIDINGS_TOKEN=$(tidings token --project shop --scope write --data ./tidings-data)\n  \

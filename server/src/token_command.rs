@@ -11,7 +11,9 @@ use crate::admin::{Store, WantedToken, Where};
 use crate::command::CommandError;
 use crate::duration;
 
-/// Print a token for a project. Without --stream, --session, --topics, --rooms and --entities it is for the whole project;
+/// Print a token for a project.
+///
+/// Without --stream, --session, --topics, --rooms and --entities it is for the whole project;
 /// with any of them, for what they name alone. Each but --session can be given several times.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \

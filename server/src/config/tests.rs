@@ -82,6 +82,24 @@ fn a_variable_wins_over_the_file_and_an_empty_one_says_nothing() {
 }
 
 #[test]
+fn toml_is_read_in_all_its_forms() {
+    let text = "streams.sse_max_seconds = 0x1F\r\nstreams.long_poll_timeout_ms = 10_000\r\n\
+                limits = { connections = +7 }\r\n[[auth.projects]]\r\nid = \"a\"\r\nkeys = ['sixteen-bytes-of-1']\r\n\
+                [[auth.projects]]\r\nid = \"b\"\r\nkeys = [\"\"\"sixteen-bytes-of-2\"\"\"]";
+    let config = read(text).expect("good");
+    assert_eq!(config.streams.sse_duration, Duration::from_secs(31));
+    assert_eq!(config.streams.long_poll_timeout, Duration::from_secs(10));
+    assert_eq!(config.limits.connections, 7);
+    assert_eq!(config.given.projects.len(), 2);
+    let error = read("[limits]\nconnections = 1\nconnections = 2").expect_err("twice");
+    assert!(error.starts_with("file:3: "), "{error}");
+    let error = read(
+        "[auth]\nprojects = [{id='a',keys=['sixteen-bytes-of-1']},{id='a',keys=['sixteen-bytes-of-2']}]",
+    );
+    assert_eq!(error.expect_err("twice"), "file:2: auth.projects names a twice");
+}
+
+#[test]
 fn every_key_that_is_not_a_list_has_a_variable_of_its_own() {
     let mut variables: Vec<_> = KEYS.iter().filter_map(Key::variable).collect();
     assert_eq!(variables.len(), KEYS.len() - 1);

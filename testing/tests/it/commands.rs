@@ -1,9 +1,10 @@
-//! The commands beside `serve`: streams of a running server.
+//! The commands beside `serve`, on the streams of a running server; and what the help of all says.
 
 use std::process::Stdio;
 
 use tidings_testing::{Exit, Process, binary};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::Command;
 
 /// Runs `tidings stream` against a server. It must end well; what it prints is returned.
@@ -82,6 +83,62 @@ async fn following_prints_what_comes_and_ends_when_the_stream_is_closed() {
     output.read_to_string(&mut rest).await.expect("readable");
     assert_eq!(rest, "second\n");
     assert!(child.wait().await.expect("it ends").success());
+}
+
+#[tokio::test]
+async fn all_pages_of_the_list_are_printed() {
+    let pages = [
+        r#"{"streams":[{"id":"a b","contentType":"text/plain","closed":true}],"nextCursor":"c/1"}"#,
+        r#"{"streams":[{"id":"z","contentType":"application/json","closed":false}]}"#,
+    ];
+    for (form, printed) in [
+        (&[][..], "a b  text/plain  closed\nz  application/json\n".to_owned()),
+        (
+            &["--json"],
+            pages.map(|page| page[12..].split_once(']').expect("a list").0.to_owned() + "\n").concat(),
+        ),
+    ] {
+        let (url, asked) = answering(pages).await;
+        let arguments = ["stream", "list", "--prefix", "a ", "--project", "app", "--server", &url];
+        let exit = Process::run(&[&arguments[..], form].concat()).await;
+        assert_eq!(exit.status.code(), Some(0), "{}", exit.stderr);
+        let order = |text: &str| -> Vec<serde_json::Value> {
+            text.lines().map(|line| line.parse().unwrap_or(line.into())).collect()
+        };
+        assert_eq!(order(&exit.stdout), order(&printed));
+        assert_eq!(
+            asked.await.expect("it was asked twice"),
+            [
+                "GET /v1/app/streams?prefix=a%20 HTTP/1.1",
+                "GET /v1/app/streams?prefix=a%20&cursor=c/1 HTTP/1.1"
+            ]
+        );
+    }
+}
+
+/// A server that answers so, one connection after the other, and the first lines of what it was asked.
+async fn answering(bodies: [&'static str; 2]) -> (String, tokio::task::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let answering = async move {
+        let mut asked = Vec::new();
+        for body in bodies {
+            let (socket, _) = listener.accept().await.expect("a connection");
+            let mut socket = BufReader::new(socket);
+            let mut head = Vec::new();
+            while head.last().is_none_or(|line: &String| line != "\r\n") {
+                let mut line = String::new();
+                socket.read_line(&mut line).await.expect("readable");
+                head.push(line);
+            }
+            asked.push(head.swap_remove(0).trim_end().to_owned());
+            let head =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            socket.write_all((head + body).as_bytes()).await.expect("written");
+        }
+        asked
+    };
+    (url, tokio::spawn(answering))
 }
 
 #[tokio::test]
