@@ -1,9 +1,11 @@
 //! What every answer carries, also those that tell of an error.
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tidings_auth::Gate;
+use tidings_model::ProjectId;
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -20,7 +22,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
     stream-ttl, stream-expires-at, stream-sse-data-encoding";
 
 /// Answers preflights, and puts on every answer what browsers need to use it, and only as it is meant.
-pub async fn finish(request: Request, next: Next) -> Response {
+pub async fn finish(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let origin = Origin::of(&gate, &request);
     let mut response = match *request.method() {
         Method::OPTIONS => preflight(),
         _ => next.run(request).await,
@@ -28,9 +31,70 @@ pub async fn finish(request: Request, next: Next) -> Response {
     let headers = response.headers_mut();
     set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(headers, HeaderName::from_static("cross-origin-resource-policy"), "cross-origin");
-    set(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*");
-    set(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+    origin.allow(headers);
     response
+}
+
+/// Whether a page that sends requests may see the answers.
+enum Origin {
+    /// Any page may.
+    Any,
+    /// This one may, others perhaps not.
+    Listed(HeaderValue),
+    /// It may not.
+    Foreign,
+}
+
+impl Origin {
+    fn of(gate: &Gate, request: &Request) -> Self {
+        if gate.is_open() {
+            return Self::Any;
+        }
+        let config = project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
+        let allowed = config.map(|config| config.cors_origins).unwrap_or_default();
+        if allowed.iter().any(|allowed| **allowed == *"*") {
+            return Self::Any;
+        }
+        match request.headers().get(header::ORIGIN) {
+            Some(origin) if allowed.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) => {
+                Self::Listed(origin.clone())
+            }
+            _ => Self::Foreign,
+        }
+    }
+
+    fn allow(self, headers: &mut HeaderMap) {
+        match self {
+            Self::Any => set(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
+            Self::Listed(origin) => {
+                headers.append(header::VARY, HeaderValue::from_static("Origin"));
+                headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            }
+            Self::Foreign => {
+                headers.append(header::VARY, HeaderValue::from_static("Origin"));
+                for name in [
+                    header::ACCESS_CONTROL_ALLOW_METHODS,
+                    header::ACCESS_CONTROL_ALLOW_HEADERS,
+                    header::ACCESS_CONTROL_MAX_AGE,
+                ] {
+                    headers.remove(name);
+                }
+                return;
+            }
+        }
+        set(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+    }
+}
+
+/// The project that a path is about, if it is about one.
+fn project_of(path: &str) -> Option<ProjectId> {
+    let mut segments = path.strip_prefix("/v1/")?.split('/');
+    match segments.next()? {
+        "stream" | "streams" => Some(ProjectId::default_project()),
+        "config" => ProjectId::parse(segments.next()?).ok(),
+        "projects" => None,
+        project => ProjectId::parse(project).ok(),
+    }
 }
 
 fn preflight() -> Response {

@@ -3,9 +3,10 @@
 
 use std::fmt::Display;
 
-use axum::http::{HeaderName, StatusCode};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use serde_json::json;
+use tidings_auth::{Declined, Denied, InvalidKey, InvalidToken, ProjectError};
 use tidings_engine::log::StoreError;
 use tidings_model::{InvalidId, InvalidProducer, Position};
 use tidings_streams::StreamError;
@@ -100,6 +101,63 @@ impl From<StreamError> for ApiError {
                 Self::internal(error)
             }
         }
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(error: Denied) -> Self {
+        let unknown = |code, error| {
+            Self::new(StatusCode::UNAUTHORIZED, code, error).with(header::WWW_AUTHENTICATE, "Bearer")
+        };
+        let known = |code, error| Self::new(StatusCode::FORBIDDEN, code, error);
+        match &error {
+            Denied::Missing => unknown("token_missing", error),
+            Denied::Malformed | Denied::Token(_) => unknown("token_malformed", error),
+            Denied::Unknown | Denied::Unauthenticated(_) => unknown("unauthorized", error),
+            Denied::Expired => unknown("token_expired", error),
+            Denied::TooEarly => unknown("token_too_early", error),
+            Denied::Revoked => unknown("token_revoked", error),
+            Denied::WrongProject => known("wrong_project", error),
+            Denied::Forbidden | Denied::Refused(_) => known("forbidden", error),
+        }
+    }
+}
+
+impl From<ProjectError> for ApiError {
+    fn from(error: ProjectError) -> Self {
+        use StatusCode as S;
+        match &error {
+            ProjectError::Reserved => Self::bad_request("reserved_id", error),
+            ProjectError::Given => Self::new(S::CONFLICT, "project_given", error),
+            ProjectError::Default => Self::new(S::CONFLICT, "default_project", error),
+            ProjectError::NoKey => Self::new(S::CONFLICT, "no_key", error),
+            ProjectError::Config(_) => Self::bad_request("invalid_config", error),
+            ProjectError::Declined(declined) => match declined {
+                Declined::Exists => Self::new(S::CONFLICT, "project_exists", error),
+                Declined::Removing => Self::new(S::CONFLICT, "project_removing", error),
+                Declined::NoSuchProject => Self::new(S::NOT_FOUND, "project_not_found", error),
+                Declined::NoSuchKey => Self::new(S::NOT_FOUND, "key_not_found", error),
+                Declined::LastKey => Self::new(S::CONFLICT, "last_key", error),
+                Declined::SameKey => Self::new(S::CONFLICT, "key_exists", error),
+                Declined::TooManyKeys => Self::new(S::CONFLICT, "too_many_keys", error),
+                Declined::TooManyProjects => Self::new(S::CONFLICT, "too_many_projects", error),
+            },
+            ProjectError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            ProjectError::Store(StoreError::Unavailable(_)) => Self::internal(error),
+        }
+    }
+}
+
+impl From<InvalidKey> for ApiError {
+    fn from(error: InvalidKey) -> Self {
+        Self::bad_request("invalid_key", error)
+    }
+}
+
+/// Of a token that is to be made; one that was sent is denied.
+impl From<InvalidToken> for ApiError {
+    fn from(error: InvalidToken) -> Self {
+        Self::bad_request("invalid_claims", error)
     }
 }
 

@@ -3,6 +3,7 @@
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
 use tidings_model::{ProjectId, StreamId};
 use tidings_streams::StreamKey;
 
@@ -20,6 +21,20 @@ impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
             .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
         let find = |name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         Ok(Self(key(find("project"), find("id").unwrap_or_default())?))
+    }
+}
+
+/// Segments of a path, as they are.
+pub struct Segments<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let segments = Path::from_request_parts(parts, state).await;
+        let Path(segments) =
+            segments.map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
+        Ok(Self(segments))
     }
 }
 

@@ -10,12 +10,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use futures_util::stream;
+use tidings_auth::{Action, Denied, Pass};
 use tidings_model::Producer;
 use tidings_streams::{
     Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey,
 };
 
 use crate::Api;
+use crate::credential::Caller;
 use crate::error::ApiError;
 use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
@@ -30,12 +32,19 @@ pub fn methods() -> MethodRouter<Api> {
 async fn create(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Create, &stream).await?;
     refuse_reserved(stream.id.as_str())?;
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::create(&parts.headers, body)?;
+    caller.may_still(&pass).await?;
+    // A fork shows what its source has. One of another project is refused whoever asks.
+    if let Some(fork) = wanted.fork.as_ref().filter(|fork| fork.source.project == stream.project) {
+        caller.may(Action::Read, &fork.source).await?;
+    }
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts.headers, &parts.uri)?;
     let mut headers = HeaderMap::new();
@@ -66,17 +75,25 @@ fn refuse_reserved(id: &str) -> Result<(), ApiError> {
 async fn append(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Append, &stream).await?;
     let (parts, body) = request.into_parts();
     let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
     let wanted = request::append(&parts.headers, body)?;
+    caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
     let appended = api.streams.append(&stream, wanted).await?;
     Ok(appended_answer(&appended, producer.as_ref()))
 }
 
-async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<Response, ApiError> {
+async fn describe(
+    State(api): State<Api>,
+    StreamPath(stream): StreamPath,
+    caller: Caller,
+) -> Result<Response, ApiError> {
+    caller.may(Action::Read, &stream).await?;
     let found = api.streams.describe(&stream).await?;
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found.stream);
@@ -95,7 +112,12 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
     Ok(headers.into_response())
 }
 
-async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<StatusCode, ApiError> {
+async fn delete(
+    State(api): State<Api>,
+    StreamPath(stream): StreamPath,
+    caller: Caller,
+) -> Result<StatusCode, ApiError> {
+    caller.may(Action::Delete, &stream).await?;
     api.streams.delete(&stream).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -103,13 +125,15 @@ async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Resul
 async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
+    caller: Caller,
     query: ReadQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Read, &stream).await?;
     match query.live {
         Live::No => catch_up(&api, &stream, query, &headers).await,
-        Live::LongPoll => long_poll(&api, &stream, query).await,
-        Live::Sse => follow(api, &stream, query).await,
+        Live::LongPoll => long_poll(&api, &stream, query, &pass).await,
+        Live::Sse => follow(api, &stream, query, pass).await,
     }
 }
 
@@ -143,12 +167,18 @@ async fn catch_up(
     Ok((headers, body()).into_response())
 }
 
-async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
+async fn long_poll(
+    api: &Api,
+    stream: &StreamKey,
+    query: ReadQuery,
+    pass: &Pass,
+) -> Result<Response, ApiError> {
     let mut reader = api.streams.follow(stream, query.from).await?;
     let timeout = api.streams.clock().sleep(api.streams.options().long_poll_timeout);
     let mut drained = api.drained.clone();
     let chunk = match tokio::select! {
         biased;
+        () = pass.ended(&**api.streams.clock()) => return Err(Denied::Revoked.into()),
         chunk = reader.next() => Some(chunk?),
         () = timeout => None,
         () = drained.wait() => None,
@@ -166,7 +196,7 @@ async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Re
     Ok((headers, payload::body(&chunk.records, reader.stream().content_type.is_json())).into_response())
 }
 
-async fn follow(api: Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
+async fn follow(api: Api, stream: &StreamKey, query: ReadQuery, pass: Pass) -> Result<Response, ApiError> {
     let reader = api.streams.follow(stream, query.from).await?;
     let encoding = Encoding::of(&reader.stream().content_type);
     let mut headers = HeaderMap::new();
@@ -177,21 +207,23 @@ async fn follow(api: Api, stream: &StreamKey, query: ReadQuery) -> Result<Respon
     if encoding == Encoding::Base64 {
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
-    Ok((headers, Body::from_stream(event_stream(api, reader, encoding, query.cursor))).into_response())
+    Ok((headers, Body::from_stream(event_stream(api, reader, encoding, query.cursor, pass))).into_response())
 }
 
 /// All events of one SSE answer: what is there, then what comes, until the stream is closed or deleted, the
-/// server drains, or it is time for the client to come again.
+/// server drains, the reader's pass does not hold any more, or it is time for the client to come again.
 fn event_stream(
     api: Api,
     reader: Reader,
     encoding: Encoding,
     cursor: Option<u64>,
+    pass: Pass,
 ) -> impl stream::Stream<Item = Result<Bytes, Infallible>> {
     let mut drained = api.drained.clone();
     let time_over = api.streams.clock().sleep(api.streams.options().sse_duration);
+    let clock = api.streams.clock().clone();
     let over = Box::pin(async move {
-        tokio::select! { () = time_over => {}, () = drained.wait() => {} }
+        tokio::select! { () = time_over => {}, () = drained.wait() => {}, () = pass.ended(&*clock) => {} }
     });
     let cursor = current_cursor(&api, cursor);
     let first = Some(Following { api, reader, over, cursor, wait: Wait::First });

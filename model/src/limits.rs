@@ -47,6 +47,8 @@ pub const TOKEN_BYTES: usize = 8 * 1024;
 pub const GLOBS_PER_CLAIM: usize = 256;
 /// Bytes of the user that a token names.
 pub const USER_ID_BYTES: usize = 512;
+/// How long a token lives when nobody says.
+pub const TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
 /// Projects that are stored.
 pub const PROJECTS: usize = 100_000;
 /// Keys that a project has at a time.

@@ -11,7 +11,7 @@ use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::{Bus, Chance, Clock};
-use tidings_streams::{Options, Streams};
+use tidings_streams::{Cleared, Options, Streams};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -157,7 +157,8 @@ impl Server {
         let projects = gate.projects().clone();
         let (drain, drained) = Drain::new();
         let (stop, stopped) = oneshot::channel::<()>();
-        let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
+        let keeping_house =
+            tokio::spawn(keep_house(streams.clone(), projects.clone(), options.clock, opened.tend));
         let chance = Arc::new(Chance::seeded(options.seed));
         let router = tidings_api::router(Api { streams, gate, chance, drained });
         let stopped = async {
@@ -254,10 +255,18 @@ async fn open_gate(
 }
 
 /// Ends what has expired, and lets the store give space back, again and again.
-async fn keep_house(streams: Streams, clock: Arc<dyn Clock>, tend: Tend) {
+async fn keep_house(streams: Streams, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
     let mut tended = clock.now();
     loop {
-        clock.sleep(SWEEP_INTERVAL).await;
+        clear_removed(&streams, &projects).await;
+        let next = clock.sleep(SWEEP_INTERVAL);
+        tokio::pin!(next);
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                () = projects.some_removed() => clear_removed(&streams, &projects).await,
+            }
+        }
         match streams.sweep().await {
             Ok(swept) if swept.removed > 0 => tracing::debug!(removed = swept.removed, "swept streams"),
             Ok(_) => {}
@@ -269,6 +278,22 @@ async fn keep_house(streams: Streams, clock: Arc<dyn Clock>, tend: Tend) {
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || tend()).await {
                 tracing::warn!(%error, "could not give space back; trying again later");
             }
+        }
+    }
+}
+
+/// Removes what removed projects had, and frees the ids of those that have nothing left.
+async fn clear_removed(streams: &Streams, projects: &Projects) {
+    for project in projects.removing() {
+        let cleared = streams.clear(&project).await;
+        let forgotten = match cleared {
+            Ok(Cleared::InPart) => continue,
+            Ok(Cleared::Whole) => projects.forget(&project).await.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match forgotten {
+            Ok(()) => tracing::info!(%project, "removed a project and all it had"),
+            Err(error) => tracing::warn!(%project, error, "could not remove a project; trying again later"),
         }
     }
 }

@@ -1,11 +1,13 @@
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, Method, RequestBuilder, Response};
 use tempfile::TempDir;
+use tidings_auth::{AdminKey, Authorize, Given, Key, Projects};
 use tidings_embedded::Options as EmbeddedOptions;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
-use tidings_model::Timestamp;
+use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{Access, Server, ServerOptions, StoreChoice};
 use tidings_streams::Options;
 
@@ -16,8 +18,73 @@ pub struct Setup {
     pub store: TestStore,
     /// How streams are set.
     pub streams: Options,
+    /// Whom it lets in.
+    pub doors: Doors,
     /// Whether time passes by itself. Only for programs that measure it themselves.
     pub wall_clock: bool,
+}
+
+/// The admin key of a server that does not let everybody in.
+pub const ADMIN_KEY: &str = "the-admin-key-of-the-tests";
+
+/// Whom a server under test lets in.
+#[derive(Clone, Default)]
+pub enum Doors {
+    /// Everybody, as with `--dev`.
+    #[default]
+    Open,
+    /// Whoever has a credential. There is [`ADMIN_KEY`], and these projects, each with a key.
+    Closed {
+        /// Created in the store.
+        created: Vec<(&'static str, &'static str)>,
+        /// Given by configuration.
+        given: Vec<(&'static str, &'static str)>,
+    },
+    /// Whom the application lets in.
+    Custom(Arc<dyn Authorize>),
+}
+
+impl fmt::Debug for Doors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "Open",
+            Self::Closed { .. } => "Closed",
+            Self::Custom(_) => "Custom",
+        })
+    }
+}
+
+impl Doors {
+    fn access(&self) -> Access {
+        let admin = Some(AdminKey::parse(ADMIN_KEY).expect("long enough").digest());
+        match self {
+            Self::Open => Access { dev: true, ..Access::default() },
+            Self::Closed { given, .. } => {
+                let projects = given.iter().map(|(id, key)| (project(id), vec![signing_key(key)])).collect();
+                Access { given: Given { projects, admin }, ..Access::default() }
+            }
+            Self::Custom(authorize) => Access {
+                given: Given { admin, ..Given::default() },
+                authorize: Some(authorize.clone()),
+                ..Access::default()
+            },
+        }
+    }
+
+    async fn create(&self, projects: &Projects) {
+        let Self::Closed { created, .. } = self else { return };
+        for (id, key) in created {
+            projects.create(&project(id), Some(signing_key(key))).await.expect("a new project");
+        }
+    }
+}
+
+fn project(id: &str) -> ProjectId {
+    ProjectId::parse(id).expect("a valid id")
+}
+
+fn signing_key(text: &str) -> Key {
+    Key::parse(text).expect("a valid key")
 }
 
 /// Where a server under test keeps its streams.
@@ -73,17 +140,23 @@ impl Harness {
         let server = Server::start(ServerOptions {
             seed: 42,
             streams: setup.streams,
-            access: Access { dev: true, ..Access::default() },
+            access: setup.doors.access(),
             ..ServerOptions::new(store, listen, server_clock)
         })
         .await
         .expect("a free port on the loopback interface");
+        setup.doors.create(server.projects()).await;
         Self { clock, client: Client::new(), server, _data: data }
     }
 
     /// The server's address and a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.server.address())
+    }
+
+    /// The projects of the server.
+    pub fn projects(&self) -> &Projects {
+        self.server.projects()
     }
 
     /// Who waits for what in the server.

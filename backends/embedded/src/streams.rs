@@ -31,6 +31,15 @@ impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
         std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
     }
+
+    fn of_project<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().of_project(project, after, limit)))).boxed()
+    }
 }
 
 impl StoredTables for Table {

@@ -1,12 +1,25 @@
 //! How streams end: deleted, expired, or let go by their last fork.
 
 use tidings_engine::log::{Commit, Operation};
+use tidings_model::ProjectId;
 
-use crate::table::{Cause, Change};
+use crate::table::{Cause, Change, Life};
 use crate::{Stream, StreamError, StreamKey, Streams};
 
 /// How many streams one sweep looks at before it lets others work.
 const SWEEP_BATCH: usize = 256;
+
+/// How many streams of a project that has gone are looked up at a time.
+const CLEAR_BATCH: usize = 4096;
+
+/// What is left after a project's streams were ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleared {
+    /// Nothing.
+    Whole,
+    /// Something.
+    InPart,
+}
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +57,29 @@ impl Streams {
                 }
             }
         }
+    }
+
+    /// Ends all streams of a project that has gone. Tells whether nothing is left of them; if something is, it is a
+    /// source whose last fork has just gone, or a stream that somebody made meanwhile, and the caller comes again.
+    pub async fn clear(&self, project: &ProjectId) -> Result<Cleared, StreamError> {
+        let mut after = None;
+        loop {
+            let ids = self.store.of_project(project, after.as_ref(), CLEAR_BATCH).await?;
+            let Some(last) = ids.last() else { break };
+            after = Some(last.clone());
+            for id in ids {
+                let key = StreamKey { project: project.clone(), id };
+                let Some(found) = self.store.find(&key).await? else { continue };
+                if found.stream.life == Life::Active {
+                    match self.end(&key, &found.stream, Cause::Deleted).await {
+                        Ok(()) | Err(StreamError::NotFound | StreamError::Contended) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        let rest = self.store.of_project(project, None, 1).await?;
+        Ok(if rest.is_empty() { Cleared::Whole } else { Cleared::InPart })
     }
 
     /// Ends a stream that was found expired. Others may have ended or renewed it meanwhile; the caller looks again.

@@ -20,7 +20,7 @@ pub mod table;
 pub use append::{AppendRequest, Appended, Body, Freshness};
 pub use content::ContentType;
 pub use create::{CreateRequest, Created, ForkRequest};
-pub use delete::Swept;
+pub use delete::{Cleared, Swept};
 pub use error::StreamError;
 pub use read::{Chunk, From, Reader};
 pub use streams::{Options, Streams};

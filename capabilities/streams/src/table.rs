@@ -20,6 +20,15 @@ pub trait Store: Commits<Table> {
     /// Keys of streams that are due to go: expired by the moment, earliest first, or deleted and without
     /// forks. At most `limit` of them.
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
+
+    /// Ids of all streams of a project that sort after the given one, in order, also of those that have ended and are
+    /// still there. At most `limit` of them.
+    fn of_project<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamId>, StoreError>>;
 }
 
 /// The name of a stream among all projects.
@@ -243,6 +252,17 @@ impl Table {
         self.unreferenced.iter().chain(expired).take(limit).cloned().collect()
     }
 
+    /// See [`Store::of_project`].
+    pub fn of_project(&self, project: &ProjectId, after: Option<&StreamId>, limit: usize) -> Vec<StreamId> {
+        if !self.projects.contains_key(project) {
+            return Vec::new();
+        }
+        let theirs = self.streams.keys().filter(|key| key.project == *project).map(|key| &key.id);
+        let mut ids: Vec<_> = theirs.filter(|id| after.is_none_or(|after| *id > after)).collect();
+        ids.sort_unstable();
+        ids.into_iter().take(limit).cloned().collect()
+    }
+
     fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
         self.streams
             .get(key)
@@ -370,5 +390,14 @@ impl<T: Carries<Table>> Store for Memory<T> {
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
         std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
+    }
+
+    fn of_project<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().of_project(project, after, limit)))).boxed()
     }
 }

@@ -1,0 +1,160 @@
+//! What a request shows of who it is, taken out of it before anything else sees the request.
+
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, Uri, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use percent_encoding::percent_decode_str;
+use tidings_auth::{Action, Credential, Denied, Gate, Pass, Resource, Route};
+use tidings_model::ProjectId;
+use tidings_streams::StreamKey;
+
+use crate::Api;
+use crate::error::ApiError;
+
+/// What was shown, if anything.
+#[derive(Clone, Debug)]
+struct Shown(Result<Option<Credential>, Denied>);
+
+/// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
+/// contain it. Goes around everything else.
+pub async fn take(mut request: Request, next: Next) -> Response {
+    let in_query = take_from_query(request.uri_mut());
+    let in_header = take_from_headers(request.headers_mut());
+    let shown = in_header.map(|credential| credential.or(in_query));
+    request.extensions_mut().insert(Shown(shown));
+    next.run(request).await
+}
+
+fn take_from_headers(headers: &mut HeaderMap) -> Result<Option<Credential>, Denied> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let shown = match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            let bearer = value.to_str().ok().and_then(bearer);
+            bearer.map(Credential::new).map(Some).ok_or(Denied::Malformed)
+        }
+        (Some(_), Some(_)) => Err(Denied::Malformed),
+    };
+    headers.remove(header::AUTHORIZATION);
+    shown
+}
+
+fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// For who cannot set headers, such as a browser's `EventSource`: `?token=`.
+fn take_from_query(uri: &mut Uri) -> Option<Credential> {
+    let query = uri.query()?;
+    let is_token = |pair: &&str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        percent_decode_str(name).decode_utf8().is_ok_and(|name| name == "token")
+    };
+    let first = query.split('&').find(is_token)?;
+    let text = first.split_once('=').map_or("", |(_, value)| value);
+    let credential = Credential::new(&percent_decode_str(text).decode_utf8_lossy());
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_token(pair)).collect();
+    let path = match rest.is_empty() {
+        true => uri.path().to_owned(),
+        false => format!("{}?{}", uri.path(), rest.join("&")),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(path).unwrap_or(PathAndQuery::from_static("/")));
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+    Some(credential)
+}
+
+/// Whoever sent a request.
+pub struct Caller {
+    gate: Gate,
+    shown: Result<Option<Credential>, Denied>,
+}
+
+impl FromRequestParts<Api> for Caller {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
+        let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
+        Ok(Self { gate: api.gate.clone(), shown })
+    }
+}
+
+impl Caller {
+    /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
+    pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
+        self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    /// Whether the caller may do this in a project.
+    pub async fn may_in(
+        &self,
+        project: &ProjectId,
+        action: Action,
+        resource: Resource,
+    ) -> Result<Pass, ApiError> {
+        let route = Route { action, project: project.clone(), resource };
+        Ok(self.gate.enter(route, self.shown()?).await?)
+    }
+
+    /// Whether the caller may administer the server.
+    pub fn may_administer(&self) -> Result<(), ApiError> {
+        Ok(self.gate.administer(self.shown()?)?)
+    }
+
+    /// Whether what was let in before its body came still is.
+    pub async fn may_still(&self, pass: &Pass) -> Result<(), ApiError> {
+        Ok(pass.again(self.gate.clock().now()).await?)
+    }
+
+    fn shown(&self) -> Result<Option<&Credential>, Denied> {
+        self.shown.as_ref().map(Option::as_ref).map_err(Denied::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_leaves_the_address_and_the_rest_stays() {
+        for (before, after, token) in [
+            ("/v1/stream/s?token=abc", "/v1/stream/s", Some("abc")),
+            ("/v1/stream/s?offset=-1&token=a%2Eb&live=sse", "/v1/stream/s?offset=-1&live=sse", Some("a.b")),
+            ("/v1/stream/s?token=one&token=two", "/v1/stream/s", Some("one")),
+            ("/v1/stream/s?%74oken=abc&x=%20", "/v1/stream/s?x=%20", Some("abc")),
+            ("/v1/stream/s?token", "/v1/stream/s", Some("")),
+            ("/v1/stream/s?tokens=abc", "/v1/stream/s?tokens=abc", None),
+            ("/v1/stream/token=abc", "/v1/stream/token=abc", None),
+            ("http://host:1/v1/stream/s?token=abc&a=b", "http://host:1/v1/stream/s?a=b", Some("abc")),
+        ] {
+            let mut uri: Uri = before.parse().expect("an address");
+            let taken = take_from_query(&mut uri);
+            assert_eq!(uri.to_string(), after, "{before}");
+            assert_eq!(taken.as_ref().map(Credential::reveal), token, "{before}");
+        }
+    }
+
+    #[test]
+    fn an_authorization_is_one_bearer_and_leaves_the_headers() {
+        let take = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, value.parse().expect("a value"));
+            }
+            let taken = take_from_headers(&mut headers);
+            assert!(headers.is_empty());
+            taken.map(|taken| taken.map(|credential| credential.reveal().to_owned()))
+        };
+        assert_eq!(take(&[]), Ok(None));
+        assert_eq!(take(&["Bearer abc"]), Ok(Some("abc".to_owned())));
+        assert_eq!(take(&["bearer  abc"]), Ok(Some("abc".to_owned())));
+        for bad in [&["Basic abc"][..], &["abc"], &["Bearer"], &["Bearer "], &["Bearer a", "Bearer b"]] {
+            assert_eq!(take(bad), Err(Denied::Malformed), "{bad:?}");
+        }
+    }
+}
