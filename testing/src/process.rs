@@ -8,9 +8,10 @@ use tokio::process::{Child, ChildStdout, Command};
 
 /// The real server in a process of its own, with a folder for its data. Killed when dropped.
 pub struct Process {
+    /// Before its folder, which goes when the server has gone.
+    child: Child,
     data: TempDir,
     launch: Launch,
-    child: Child,
     /// Kept open: a server whose output nobody reads must not stop.
     output: BufReader<ChildStdout>,
     address: String,

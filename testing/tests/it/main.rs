@@ -9,5 +9,6 @@ mod durability;
 mod limits;
 mod live;
 mod names;
+mod project_commands;
 mod streams;
 mod tour;
