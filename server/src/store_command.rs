@@ -161,8 +161,7 @@ fn dump_records(snapshot: &Snapshot<Ledger>, log: LogId, out: &mut impl Write) -
 
 fn run_backup(dir: &Path, target: &Path) -> Result<(), CommandError> {
     let from = existing(dir)?;
-    std::fs::create_dir_all(target)?;
-    let last = backup(&from, &Folder::new(target))?;
+    let last = backup(&from, &Folder::make(target)?)?;
     println!("copied {} up to commit {} to {}", dir.display(), last.get(), target.display());
     println!("to restore it, serve with --data {}", target.display());
     Ok(())
