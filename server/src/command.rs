@@ -61,7 +61,7 @@ pub enum CommandError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The log's filter cannot be read.
-    #[error("TIDINGS_LOG is not a filter such as debug or info,tidings_api=trace: {0}")]
+    #[error("--log (TIDINGS_LOG) is not a filter such as debug or info,tidings_api=trace: {0}")]
     LogFilter(String),
     /// The server does not start.
     #[error(transparent)]

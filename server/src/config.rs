@@ -23,7 +23,7 @@ use tidings_auth::Given;
 use tidings_embedded::{Failure, Gather};
 use tidings_engine::WallClock;
 
-use crate::options::{LimitOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
+use crate::options::{LimitOptions, LogOptions, ObserveOptions, SlowReaderOptions, TlsOptions};
 use crate::serve::{Access, ServerOptions, StoreChoice};
 
 /// The complete configuration with its defaults, explained.
@@ -54,6 +54,8 @@ pub struct Config {
     pub tls_key: Option<PathBuf>,
     /// How the server lets itself be watched.
     pub observe: ObserveOptions,
+    /// How it logs.
+    pub log: LogOptions,
 }
 
 impl Default for Config {
@@ -70,6 +72,7 @@ impl Default for Config {
             tls_cert: None,
             tls_key: None,
             observe: ObserveOptions::default(),
+            log: LogOptions::default(),
         }
     }
 }
@@ -137,7 +140,7 @@ impl Config {
 
     /// The files of TLS, if it is wanted.
     pub fn tls(&self) -> Option<TlsOptions> {
-        Some(TlsOptions { cert: self.tls_cert.clone()?, key: self.tls_key.clone()? })
+        Some(TlsOptions { certificate: self.tls_cert.clone()?, key: self.tls_key.clone()? })
     }
 }
 

@@ -46,7 +46,7 @@ impl Default for SlowReaderOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
     /// The certificate and those that vouch for it.
-    pub cert: PathBuf,
+    pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
@@ -56,10 +56,15 @@ pub struct TlsOptions {
 pub struct ObserveOptions {
     /// Where metrics are open to whoever reaches it.
     pub metrics_listen: Option<SocketAddr>,
+}
+
+/// What the process tells of itself. The binary's business: a server in another process leaves it to that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    /// How logs are written.
+    pub format: LogFormat,
     /// Where traces go.
     pub otlp_endpoint: Option<String>,
-    /// How logs are written.
-    pub log_format: LogFormat,
 }
 
 /// How logs are written.

@@ -39,13 +39,23 @@ pub struct Serve {
     /// Address and port where /metrics is open to whoever reaches it.
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
+    /// File of the certificate, in PEM, to speak HTTPS; needs --tls-key.
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// File of the certificate's private key, in PEM.
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// What is logged: a level, or levels by module, such as debug or info,tidings_api=trace [default: info].
+    #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
+    log: Option<String>,
 }
 
 impl Serve {
     /// Serves until a signal comes.
     pub fn run(self) -> Result<(), CommandError> {
+        let filter = self.log.clone().filter(|filter| !filter.is_empty());
         let config = self.config()?;
-        log_to_stderr(config.observe.log_format)?;
+        log_to_stderr(config.log.format, filter.as_deref())?;
         tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(config))
     }
 
@@ -57,6 +67,8 @@ impl Serve {
         config.data = self.data.unwrap_or(config.data);
         config.dev |= self.dev;
         config.observe.metrics_listen = self.metrics_listen.or(config.observe.metrics_listen);
+        config.tls_cert = self.tls_cert.or(config.tls_cert);
+        config.tls_key = self.tls_key.or(config.tls_key);
         config.check()?;
         Ok(config)
     }
@@ -86,9 +98,8 @@ async fn wait_for_signal() -> io::Result<()> {
     Ok(())
 }
 
-fn log_to_stderr(format: LogFormat) -> Result<(), CommandError> {
-    let filter = std::env::var("TIDINGS_LOG").ok().filter(|filter| !filter.is_empty());
-    let filter = EnvFilter::try_new(filter.as_deref().unwrap_or("info"));
+fn log_to_stderr(format: LogFormat, filter: Option<&str>) -> Result<(), CommandError> {
+    let filter = EnvFilter::try_new(filter.unwrap_or("info"));
     let filter = filter.map_err(|error| CommandError::LogFilter(error.to_string()))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let text = match format {

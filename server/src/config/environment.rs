@@ -18,6 +18,10 @@ const OTHERS: &[&str] = &[
     "TIDINGS_URL",
     "TIDINGS_POWER_CUTS",
     "TIDINGS_KILL_ROUNDS",
+    "TIDINGS_FUZZ_REQUESTS",
+    "TIDINGS_FUZZ_SEED",
+    "TIDINGS_SCHEMA_EXAMPLES",
+    "TIDINGS_WRITE_OPENAPI",
 ];
 
 /// Sets what variables say. One that is empty says nothing.

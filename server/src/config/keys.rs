@@ -92,14 +92,14 @@ pub const KEYS: &[Key] = &[
     key("tls.key", |config, given| given.path().map(|path| config.tls_key = Some(path))),
     key("log.format", |config, given| {
         let formats = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
-        given.choice(&formats).map(|format| config.observe.log_format = format)
+        given.choice(&formats).map(|format| config.log.format = format)
     }),
     key("log.otlp_endpoint", |config, given| {
         let endpoint = given.text()?;
         if !["http://", "https://"].iter().any(|scheme| endpoint.starts_with(scheme)) {
             return Err("must be a URL that begins with http:// or https://".to_owned());
         }
-        config.observe.otlp_endpoint = Some(endpoint.to_owned());
+        config.log.otlp_endpoint = Some(endpoint.to_owned());
         Ok(())
     }),
 ];

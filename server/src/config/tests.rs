@@ -65,7 +65,7 @@ fn the_examples_of_the_default_file_are_good() {
     assert_eq!(project.as_str(), "shop");
     assert_eq!(keys[0].reveal(), "a-long-random-secret-of-your-own");
     assert!(config.given.admin.is_some() && config.tls().is_some());
-    assert!(config.observe.metrics_listen.is_some() && config.observe.otlp_endpoint.is_some());
+    assert!(config.observe.metrics_listen.is_some() && config.log.otlp_endpoint.is_some());
     assert_eq!(config.check(), Ok(()));
 }
 
