@@ -255,3 +255,130 @@ fn encode(text: &str) -> String {
 fn json_of<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).expect("a valid key")
+    }
+
+    fn globs() -> impl Strategy<Value = Option<Vec<Pattern>>> {
+        let glob = "[a-z*]{1,3}([.:/][a-z]{1,3}){0,2}"
+            .prop_filter_map("a valid glob", |text| Pattern::parse(&text).ok());
+        prop::option::of(prop::collection::vec(glob, 0..4))
+    }
+
+    fn text() -> impl Strategy<Value = Option<Box<str>>> {
+        prop::option::of("\\PC{1,12}".prop_map(String::into_boxed_str))
+    }
+
+    prop_compose! {
+        fn any_claims()(
+            project in "[a-zA-Z0-9_-]{1,20}",
+            user in text(),
+            scope in prop::sample::select(vec![Scope::Read, Scope::Write, Scope::Manage]),
+            expires_at in 0..4_000_000_000u64,
+            not_before in prop::option::of(0..4_000_000_000u64),
+            (stream_id, session) in (text(), text()),
+            (streams, topics, rooms, entities) in (globs(), globs(), globs(), globs()),
+        ) -> Claims {
+            let seconds = |seconds: u64| Timestamp::from_millis(seconds * 1000);
+            Claims {
+                project: ProjectId::parse(&project).expect("a valid id"),
+                user,
+                scope,
+                expires_at: seconds(expires_at),
+                not_before: not_before.map(seconds),
+                resources: Resources { stream_id, streams, topics, rooms, entities, session },
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_signed_is_read_back_and_knows_its_key(claims in any_claims()) {
+            let (ours, other) = (key("our-key-of-enough-length"), key("other-key-of-enough-length"));
+            let text = claims.sign(&ours);
+            let token = Unverified::parse(&text).expect("a token");
+            prop_assert_eq!(&token.claims, &claims);
+            let keys = [other.clone(), ours.clone()];
+            prop_assert_eq!(token.signer(&keys).map(Key::kid), Some(ours.kid()));
+            prop_assert!(token.signer(&[other]).is_none());
+        }
+
+        #[test]
+        fn a_token_that_was_changed_anywhere_has_no_signer(
+            claims in any_claims(),
+            place in any::<prop::sample::Index>(),
+            with in "[A-Za-z0-9_.-]",
+        ) {
+            let ours = key("our-key-of-enough-length");
+            let text = claims.sign(&ours);
+            let place = place.index(text.len());
+            let changed = format!("{}{with}{}", &text[..place], &text[place + 1..]);
+            prop_assume!(changed != text);
+            let passes = Unverified::parse(&changed).is_ok_and(|token| token.signer(&[ours]).is_some());
+            prop_assert!(!passes);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,200}") {
+            let _ = Unverified::parse(&text);
+        }
+
+        #[test]
+        fn no_header_and_claims_make_the_parser_panic(header in "\\PC{0,40}", claims in "\\PC{0,120}") {
+            let text = format!("{}.{}.AAAA", encode(&header), encode(&claims));
+            let _ = Unverified::parse(&text);
+        }
+    }
+
+    #[test]
+    fn claims_that_are_not_as_they_must_be_are_refused() {
+        let good = json!({ "project": "app", "scope": "read", "exp": 4_000_000_000u64 });
+        let with = |name: &str, value: Value| {
+            let mut claims = good.as_object().expect("an object").clone();
+            claims.insert(name.to_owned(), value);
+            Claims::from_json(claims)
+        };
+        assert!(with("unknown", json!({ "a": 1 })).is_ok());
+        assert!(with("nbf", json!(1.5)).is_ok());
+        assert!(with("streams", json!("a.*")).is_ok());
+        assert!(with("streams", json!([])).is_ok_and(|claims| !claims.resources.is_empty()));
+        for name in [
+            "project",
+            "scope",
+            "exp",
+            "nbf",
+            "sub",
+            "stream_id",
+            "streams",
+            "topics",
+            "rooms",
+            "entities",
+            "session",
+        ] {
+            for value in [Value::Null, json!(true), json!({}), json!([1])] {
+                assert_eq!(with(name, value.clone()), Err(InvalidToken::Claim(name)), "{name}: {value}");
+            }
+        }
+        assert!(with("exp", json!("4000000000")).is_err());
+        assert!(with("exp", json!(-1)).is_err());
+        assert!(with("scope", json!("admin")).is_err());
+        assert!(with("streams", json!(["***"])).is_err());
+        assert!(with("streams", json!(vec!["a"; limits::GLOBS_PER_CLAIM + 1])).is_err());
+        assert!(with("sub", json!("")).is_err());
+        let text = format!("{}.{}.AA", "A".repeat(limits::TOKEN_BYTES), "A");
+        assert_eq!(Unverified::parse(&text).unwrap_err(), InvalidToken::TooLong);
+    }
+
+    #[test]
+    fn a_claim_that_is_there_twice_is_refused() {
+        let claims = r#"{"project":"app","scope":"read","exp":4000000000,"stream_id":"a","stream_id":"b"}"#;
+        let text = format!("{}.{}.AA", encode(r#"{"alg":"HS256"}"#), encode(claims));
+        assert_eq!(Unverified::parse(&text).unwrap_err(), InvalidToken::Malformed);
+    }
+}

@@ -137,3 +137,142 @@ pub enum StoreError {
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::log::Memory;
+    use crate::{Bus, WallClock};
+
+    /// A part: a number that only grows.
+    #[derive(Default)]
+    struct Mark(u64);
+
+    struct Raise(u64);
+
+    #[derive(Debug, PartialEq, thiserror::Error)]
+    #[error("it is at {0} already")]
+    struct TooLow(u64);
+
+    impl Change for Raise {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Mark {
+        type Change = Raise;
+
+        fn judge(&self, change: &Raise) -> Result<(), TooLow> {
+            if change.0 > self.0 { Ok(()) } else { Err(TooLow(self.0)) }
+        }
+
+        fn apply(&mut self, change: Raise) {
+            self.0 = change.0;
+        }
+    }
+
+    /// A part that stands on the other: its changes may be those of a mark.
+    #[derive(Default)]
+    struct Names(Vec<&'static str>);
+
+    enum Naming {
+        Name(&'static str),
+        Mark(Raise),
+    }
+
+    impl Change for Naming {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Names {
+        type Change = Naming;
+
+        fn judge(&self, _: &Naming) -> Result<(), TooLow> {
+            Ok(())
+        }
+
+        fn apply(&mut self, change: Naming) {
+            if let Naming::Name(name) = change {
+                self.0.push(name);
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Ledger {
+        mark: Mark,
+        names: Names,
+    }
+
+    enum Entry {
+        Mark(Raise),
+        Names(Naming),
+    }
+
+    impl Change for Entry {
+        type Refusal = TooLow;
+    }
+
+    impl Tables for Ledger {
+        type Change = Entry;
+
+        fn judge(&self, change: &Entry) -> Result<(), TooLow> {
+            match change {
+                Entry::Mark(change) => self.mark.judge(change),
+                Entry::Names(change) => self.names.judge(change),
+            }
+        }
+
+        fn apply(&mut self, change: Entry) {
+            match change {
+                Entry::Mark(change) => self.mark.apply(change),
+                Entry::Names(change) => self.names.apply(change),
+            }
+        }
+    }
+
+    impl Carries<Mark> for Ledger {
+        fn part(&self) -> &Mark {
+            &self.mark
+        }
+
+        fn wrap(change: Raise) -> Entry {
+            Entry::Mark(change)
+        }
+
+        fn refused(refusal: TooLow) -> Option<TooLow> {
+            Some(refusal)
+        }
+    }
+
+    impl Carries<Names> for Ledger {
+        fn part(&self) -> &Names {
+            &self.names
+        }
+
+        fn wrap(change: Naming) -> Entry {
+            match change {
+                Naming::Mark(raise) => Entry::Mark(raise),
+                name => Entry::Names(name),
+            }
+        }
+
+        fn refused(refusal: TooLow) -> Option<TooLow> {
+            Some(refusal)
+        }
+    }
+
+    #[tokio::test]
+    async fn one_commit_changes_two_parts_or_neither() {
+        let store = Memory::<Ledger>::new(Bus::new(), Arc::new(WallClock));
+        let both =
+            |name, mark| Commit::new().changing(Naming::Name(name)).changing(Naming::Mark(Raise(mark)));
+        Commits::<Names>::commit(&store, both("a", 2)).await.expect("made");
+        let refused = Commits::<Names>::commit(&store, both("b", 2)).await;
+        assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
+        let refused = Commits::<Mark>::commit(&store, Commit::new().changing(Raise(1))).await;
+        assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
+        store.look(|ledger, _| assert_eq!((ledger.mark.0, &*ledger.names.0), (2, &["a"][..])));
+    }
+}

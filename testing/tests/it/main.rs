@@ -1,5 +1,6 @@
 //! What a user of the server sees, a file per promise.
 
+mod access;
 mod client;
 mod command_line;
 mod commands;
