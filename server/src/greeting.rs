@@ -19,7 +19,7 @@ pub fn greet(config: &Config, server: &Server) {
     println!("try:");
     let commands = if config.dev { open_commands(&url) } else { guarded_commands(&url, server) };
     for command in commands {
-        println!("  {}", ink.faint(&command));
+        println!("  {}", ink.hint(&command));
     }
 }
 
@@ -63,8 +63,8 @@ impl Ink {
         self.ink("1", text)
     }
 
-    /// What can be read later.
-    pub fn faint<'a>(&self, text: &'a str) -> Inked<'a> {
+    /// What can be tried.
+    pub fn hint<'a>(&self, text: &'a str) -> Inked<'a> {
         self.ink("36", text)
     }
 

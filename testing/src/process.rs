@@ -83,7 +83,7 @@ impl Process {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).await.expect("readable");
-        let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line.split("://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
         let address = address.trim().to_owned();
         Self { data, launch, child, output, address }
     }

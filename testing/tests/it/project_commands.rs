@@ -81,6 +81,8 @@ async fn projects_and_keys_are_administered_in_a_stopped_store() {
     assert_ne!((&first, &made["key"]), (&second, &rotated["key"]));
     let listed = run_json(&with(&["project", "list"]), &[]).await;
     assert_eq!(listed["projects"][0]["kids"], serde_json::json!([second, first]), "newest first");
+    let by_variable = run_json(&["project", "list"], &[("TIDINGS_DATA", path(&data))]).await;
+    assert_eq!(by_variable, listed);
     let server = Process::serve_guarded(data, &[]).await;
     let read = |token: String, server: &Process| {
         let get = Client::new().get(server.url("/v1/shop/stream/none")).bearer_auth(token);
