@@ -99,3 +99,7 @@ pub const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
 /// How long a WebSocket client may be silent altogether; longer than [`WEBSOCKET_PING_AFTER`].
 pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
+/// Bytes of a request's head: its first line and its headers.
+pub const HEADER_BYTES: usize = 16 * 1024;
+/// Requests of one project in a second; 0 lets all pass.
+pub const REQUESTS_PER_SECOND: u32 = 0;

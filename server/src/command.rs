@@ -1,23 +1,29 @@
-//! The command line.
+//! The command line: which commands there are, and why one ends with an error.
 
-use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use tidings_auth::{InvalidKey, InvalidToken, ProjectError};
 use tidings_embedded::OpenError;
-use tidings_engine::WallClock;
-use tidings_server::{Access, Server, ServerOptions, StartError, StoreChoice};
-use tidings_streams::Options;
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tidings_server::StartError;
+use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
 
+use crate::client::ClientError;
+use crate::project_command::{AdminKeyCommand, ProjectCommand};
+use crate::serve_command::Serve;
 use crate::store_command::StoreCommand;
+use crate::stream_command::StreamCommand;
+use crate::token_command::TokenCommand;
 
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
 #[derive(Debug, Parser)]
-#[command(name = "tidings", version, about)]
+#[command(
+    name = "tidings",
+    version,
+    about,
+    after_help = "Example:\n  tidings serve --dev\n\n`tidings help COMMAND` shows examples of each."
+)]
 pub struct Command {
     #[command(subcommand)]
     verb: Verb,
@@ -25,53 +31,62 @@ pub struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve.
     Serve(Serve),
-    /// Look at a store, check it, copy it.
+    CheckConfig(CheckConfig),
+    /// Print the complete configuration with its defaults, explained.
+    #[command(after_help = "Example:\n  tidings default-config > tidings.toml")]
+    DefaultConfig,
+    Project(ProjectCommand),
+    AdminKey(AdminKeyCommand),
+    Token(TokenCommand),
+    Stream(StreamCommand),
     Store(StoreCommand),
 }
 
+/// Say what is wrong with a configuration, or nothing.
+///
+/// The file and the environment are read as `tidings serve` would read them.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  tidings serve --dev\n  curl -X PUT http://127.0.0.1:4437/v1/stream/hello"
-)]
-struct Serve {
-    /// Address and port to listen on.
-    #[arg(long, env = "TIDINGS_LISTEN", default_value = "127.0.0.1:4437")]
-    listen: SocketAddr,
-    /// Folder of the data; made if it is not there.
-    #[arg(
-        long,
-        env = "TIDINGS_DATA",
-        default_value = "./tidings-data",
-        value_name = "DIR",
-        overrides_with = "data"
-    )]
-    data: PathBuf,
-    /// Any project exists and no credentials are needed. Only on the loopback interface.
-    #[arg(long, env = "TIDINGS_DEV", value_parser = clap::builder::FalseyValueParser::new())]
-    dev: bool,
+#[command(after_help = "Example:\n  tidings check-config --config tidings.toml")]
+struct CheckConfig {
+    /// The file to check.
+    #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
+    config: PathBuf,
 }
 
 /// Why the command ends with an error. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// Open to everybody on the network.
-    #[error(
-        "--dev lets everybody in, so it listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}"
-    )]
-    DevOnNetwork {
-        /// What was asked.
-        listen: SocketAddr,
-        /// Its port.
-        port: u16,
-    },
+    /// Something is set wrongly.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log's filter cannot be read.
+    #[error("--log (TIDINGS_LOG) is not a filter such as debug or info,tidings_api=trace: {0}")]
+    LogFilter(String),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
     /// A store cannot be looked at.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// A server has it, and can be asked itself.
+    #[error(
+        "{} is in use by a running server. Stop it, or ask it: --server http://ADDRESS with the admin key in \
+         TIDINGS_ADMIN_KEY", .0.display()
+    )]
+    InUse(PathBuf),
+    /// A project cannot be changed so.
+    #[error(transparent)]
+    Project(#[from] ProjectError),
+    /// A key that somebody chose is none.
+    #[error("--key: {0}")]
+    Key(#[from] InvalidKey),
+    /// A token that nobody could use.
+    #[error("--ttl is at least 1s")]
+    NoTime,
+    /// A token cannot say this.
+    #[error("{0}")]
+    Claims(#[from] InvalidToken),
     /// There is no such folder.
     #[error("{0} is not a store's folder; name the one that --data named")]
     NoStore(PathBuf),
@@ -84,6 +99,9 @@ pub enum CommandError {
     /// There is no such stream.
     #[error("there is no stream {0}; name it as project/id, such as _default/orders")]
     NoStream(String),
+    /// A running server does not do it.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// The server ended by itself.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
@@ -91,72 +109,24 @@ pub enum CommandError {
 
 impl Command {
     /// Does what the command line says.
-    pub async fn run(self) -> Result<(), CommandError> {
+    pub fn run(self) -> Result<(), CommandError> {
         match self.verb {
-            Verb::Serve(serve) => serve.run().await,
+            Verb::Serve(serve) => serve.run(),
+            Verb::CheckConfig(check) => check.run(),
+            Verb::DefaultConfig => Ok(io::stdout().lock().write_all(DEFAULT_FILE.as_bytes())?),
+            Verb::Project(project) => project.run(),
+            Verb::AdminKey(admin_key) => admin_key.run(),
+            Verb::Token(token) => token.run(),
+            Verb::Stream(stream) => stream.run(),
             Verb::Store(store) => store.run(),
         }
     }
 }
 
-impl Serve {
-    async fn run(self) -> Result<(), CommandError> {
-        log_to_stderr();
-        let listen = self.listen;
-        if self.dev && !listen.ip().is_loopback() {
-            return Err(CommandError::DevOnNetwork { listen, port: listen.port() });
-        }
-        let options =
-            tidings_embedded::Options { on_failure: Arc::new(|_| exit_now()), ..Default::default() };
-        let store = StoreChoice::Embedded { data: self.data.clone(), options };
-        let options = ServerOptions {
-            store,
-            listen,
-            clock: Arc::new(WallClock),
-            seed: fastrand::u64(..),
-            streams: Options::default(),
-            access: Access { dev: self.dev, ..Access::default() },
-        };
-        let server = Server::start(options).await?;
-        greet(server.address(), &self.data);
-        wait_for_signal().await?;
-        tracing::info!("draining");
-        server.stop().await?;
+impl CheckConfig {
+    fn run(self) -> Result<(), CommandError> {
+        Config::load(Some(&self.config), std::env::vars_os())?.check()?;
+        println!("{} is good", self.config.display());
         Ok(())
     }
-}
-
-/// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
-fn exit_now() {
-    std::process::exit(1);
-}
-
-fn greet(address: SocketAddr, data: &Path) {
-    println!(
-        "tidings {version} serves on http://{address}\n\
-         data: {data}\n\
-         try:\n\
-         \x20 curl -i -X PUT http://{address}/v1/stream/hello -H 'content-type: text/plain'\n\
-         \x20 curl -i -X POST http://{address}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'\n\
-         \x20 curl -N 'http://{address}/v1/stream/hello?offset=-1&live=sse'",
-        version = env!("CARGO_PKG_VERSION"),
-        data = data.display(),
-    );
-}
-
-async fn wait_for_signal() -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
-}
-
-/// For people in a terminal, for programs elsewhere.
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("TIDINGS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    if io::stderr().is_terminal() { logs.init() } else { logs.json().init() }
 }

@@ -1,16 +1,28 @@
 //! The `tidings` command.
 
+mod admin;
+mod client;
 mod command;
+mod duration;
+mod greeting;
+mod project_command;
+mod serve_command;
 mod store_command;
+mod stream_command;
+mod token_command;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match command::Command::parse().run().await {
+use crate::command::CommandError;
+
+fn main() -> ExitCode {
+    match command::Command::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has had enough.
+        Err(CommandError::Stopped(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tidings: {error}");
             ExitCode::FAILURE

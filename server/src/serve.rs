@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::ledger::Ledger;
+use crate::options::{LimitOptions, ObserveOptions, TlsOptions};
 use crate::projects::SystemRandomness;
 use crate::{connections, projects};
 
@@ -88,8 +89,31 @@ pub struct ServerOptions {
     pub seed: u64,
     /// How streams are set.
     pub streams: Options,
+    /// How much a client may ask.
+    pub limits: LimitOptions,
     /// Who is let in.
     pub access: Access,
+    /// The files of TLS; without them it speaks plain HTTP.
+    pub tls: Option<TlsOptions>,
+    /// How it lets itself be watched.
+    pub observe: ObserveOptions,
+}
+
+impl ServerOptions {
+    /// A server in which nothing is set that has a default, and nothing is left to chance.
+    pub fn new(store: StoreChoice, listen: SocketAddr, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            store,
+            listen,
+            clock,
+            seed: 0,
+            streams: Options::default(),
+            limits: LimitOptions::default(),
+            access: Access::default(),
+            tls: None,
+            observe: ObserveOptions::default(),
+        }
+    }
 }
 
 /// Who is let in.

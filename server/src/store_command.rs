@@ -12,7 +12,11 @@ use tidings_server::Ledger;
 
 use crate::command::CommandError;
 
+/// Look at a store, check it, copy it.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tidings store backup ./tidings-data /backups/today\n  \
+    tidings store check /backups/today")]
 pub struct StoreCommand {
     #[command(subcommand)]
     verb: Verb,
@@ -21,14 +25,19 @@ pub struct StoreCommand {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Read every file of a stopped store and name all that is damaged.
+    #[command(after_help = "Example:\n  tidings store check ./tidings-data")]
     Check(Dir),
     /// Print streams and records of a stopped store.
+    #[command(after_help = "Example:\n  tidings store dump ./tidings-data --stream shop/orders")]
     Dump(Dump),
     /// Count what is in a stopped store.
+    #[command(after_help = "Example:\n  tidings store stats ./tidings-data")]
     Stats(Dir),
     /// Copy a store, which may be in use, to a new folder. Serve from the copy to restore it.
+    #[command(after_help = "Example:\n  tidings store backup ./tidings-data /backups/today")]
     Backup(Backup),
     /// Give up everything from the first unreadable commit on, in a store that refuses to start.
+    #[command(after_help = "Example:\n  tidings store truncate ./tidings-data")]
     Truncate(Dir),
 }
 
@@ -152,8 +161,7 @@ fn dump_records(snapshot: &Snapshot<Ledger>, log: LogId, out: &mut impl Write) -
 
 fn run_backup(dir: &Path, target: &Path) -> Result<(), CommandError> {
     let from = existing(dir)?;
-    std::fs::create_dir_all(target)?;
-    let last = backup(&from, &Folder::new(target))?;
+    let last = backup(&from, &Folder::make(target)?)?;
     println!("copied {} up to commit {} to {}", dir.display(), last.get(), target.display());
     println!("to restore it, serve with --data {}", target.display());
     Ok(())

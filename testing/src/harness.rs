@@ -136,13 +136,12 @@ impl Harness {
                 StoreChoice::Embedded { data: folder.path().to_owned(), options }
             }
         };
+        let listen = ([127, 0, 0, 1], 0).into();
         let server = Server::start(ServerOptions {
-            store,
-            listen: ([127, 0, 0, 1], 0).into(),
-            clock: server_clock,
             seed: 42,
             streams: setup.streams,
             access: setup.doors.access(),
+            ..ServerOptions::new(store, listen, server_clock)
         })
         .await
         .expect("a free port on the loopback interface");

@@ -11,4 +11,4 @@ mod process;
 pub mod sse;
 
 pub use harness::{ADMIN_KEY, Doors, Harness, Setup, TestStore, until};
-pub use process::{Exit, Process, binary};
+pub use process::{Exit, Launch, Process, binary};

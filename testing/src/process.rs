@@ -8,12 +8,33 @@ use tokio::process::{Child, ChildStdout, Command};
 
 /// The real server in a process of its own, with a folder for its data. Killed when dropped.
 pub struct Process {
-    data: TempDir,
-    arguments: Vec<String>,
+    /// Before its folder, which goes when the server has gone.
     child: Child,
+    data: TempDir,
+    launch: Launch,
     /// Kept open: a server whose output nobody reads must not stop.
     output: BufReader<ChildStdout>,
     address: String,
+}
+
+/// How the server is started.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// What follows `tidings serve`.
+    pub arguments: Vec<String>,
+    /// What is set in its environment beside that of the test.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Launch {
+    /// Arguments and variables.
+    pub fn new(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let variables = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        Self {
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            variables: variables.collect(),
+        }
+    }
 }
 
 /// How a command ended.
@@ -31,14 +52,29 @@ impl Process {
     /// Starts `tidings serve --dev` on a free port with further arguments, and waits until it serves.
     pub async fn serve(arguments: &[&str]) -> Self {
         let data = TempDir::new().expect("a folder for the data");
-        Self::start(data, arguments.iter().map(|&argument| argument.to_owned()).collect()).await
+        let folder = data.path().to_str().expect("a path in UTF-8").to_owned();
+        let first = ["--dev", "--listen", "127.0.0.1:0", "--data", &folder];
+        Self::start(data, Launch::new(&[&first, arguments].concat(), &[])).await
     }
 
-    async fn start(data: TempDir, arguments: Vec<String>) -> Self {
+    /// Starts `tidings serve` on a free port with this folder of data, without `--dev`, and waits until it serves.
+    pub async fn serve_guarded(data: TempDir, arguments: &[&str]) -> Self {
+        let folder = data.path().to_str().expect("a path in UTF-8").to_owned();
+        let first = ["--listen", "127.0.0.1:0", "--data", &folder];
+        Self::start(data, Launch::new(&[&first, arguments].concat(), &[])).await
+    }
+
+    /// Starts `tidings serve` just so, in an empty folder, and waits until it serves.
+    pub async fn launch(launch: Launch) -> Self {
+        Self::start(TempDir::new().expect("a folder"), launch).await
+    }
+
+    async fn start(data: TempDir, launch: Launch) -> Self {
         let mut child = Command::new(binary())
-            .args(["serve", "--dev", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data.path())
-            .args(&arguments)
+            .arg("serve")
+            .args(&launch.arguments)
+            .envs(launch.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(data.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -47,9 +83,16 @@ impl Process {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).await.expect("readable");
-        let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line.split("://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
         let address = address.trim().to_owned();
-        Self { data, arguments, child, output, address }
+        Self { data, launch, child, output, address }
+    }
+
+    /// The next line that it prints, after the first, which tells the address.
+    pub async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).await.expect("readable");
+        line.trim_end().to_owned()
     }
 
     /// The server's address and a path.
@@ -66,7 +109,7 @@ impl Process {
     pub async fn restart(mut self) -> Self {
         // Killed already, perhaps.
         let _ = self.child.kill().await;
-        Self::start(self.data, self.arguments).await
+        Self::start(self.data, self.launch).await
     }
 
     /// Where its data is.
@@ -74,19 +117,38 @@ impl Process {
         self.data.path()
     }
 
+    /// Asks it to stop, waits for its end, and returns its folder.
+    pub async fn stop(self) -> TempDir {
+        let (data, status) = self.end().await;
+        assert!(status.success(), "it ends well, not with {status}");
+        data
+    }
+
     /// Asks it to stop, and waits for its end.
-    pub async fn terminate(mut self) -> ExitStatus {
+    pub async fn terminate(self) -> ExitStatus {
+        self.end().await.1
+    }
+
+    async fn end(mut self) -> (TempDir, ExitStatus) {
         let id = self.child.id().expect("it is running").to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there");
         assert!(sent.success());
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await.expect("readable");
-        self.child.wait().await.expect("it ends")
+        let status = self.child.wait().await.expect("it ends");
+        (self.data, status)
     }
 
     /// Runs the binary to its end.
     pub async fn run(arguments: &[&str]) -> Exit {
-        let output = Command::new(binary()).args(arguments).output().await.expect("the binary starts");
+        Self::run_with(arguments, &[]).await
+    }
+
+    /// Runs the binary to its end, with variables in its environment.
+    pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Exit {
+        let mut command = Command::new(binary());
+        command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
+        let output = command.output().await.expect("the binary starts");
         let text = |bytes| String::from_utf8(bytes).expect("the binary prints text");
         Exit { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
@@ -100,6 +162,14 @@ pub fn binary() -> &'static Path {
         let target = test.ancestors().nth(2).expect("a test lies in target/<profile>/deps").to_owned();
         let mut build = std::process::Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "tidings", "--bin", "tidings"]);
+        // What cargo tells this test of its own package would look like a change to some build scripts, which then
+        // run again, here and the next time outside.
+        let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        for name in
+            std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| own(name))
+        {
+            build.env_remove(name);
+        }
         if target.ends_with("release") {
             build.arg("--release");
         }

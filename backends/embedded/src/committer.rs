@@ -2,8 +2,9 @@
 //!
 //! Commits wait in a queue. The committer takes all that wait, judges them one after the other, writes what they do as
 //! one frame, syncs it, applies it and answers. While it syncs, the next ones gather: that is the group commit, without
-//! a timer. Commits of one frame see each other: logs through an overlay of the states they touch, tables by keeping
-//! apart what would have to (it waits for the next frame). A refusal is told with the frame it was judged in.
+//! a timer unless the operator has set one. Commits of one frame see each other: logs through an overlay of the states
+//! they touch, tables by keeping apart what would have to (it waits for the next frame). A refusal is told with the
+//! frame it was judged in.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -128,6 +129,9 @@ impl<T: StoredTables> Committer<T> {
                 match next_job(&mut jobs) {
                     Some(job) => waiting.push_back(job),
                     None => return,
+                }
+                if let Some(gather) = &self.options.gather {
+                    gather();
                 }
             }
             let mut batch = self.begin();

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 /// A folder of files. Names are relative, with `/` between folder and file.
@@ -58,6 +58,13 @@ impl Folder {
     /// The folder at a path.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
+    }
+
+    /// The folder at a path, made if it is not there, for this user alone: a store holds keys.
+    pub fn make(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let folder = Self::new(root);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder.root)?;
+        Ok(folder)
     }
 
     /// Where it is.

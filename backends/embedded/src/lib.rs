@@ -40,5 +40,5 @@ pub mod wal;
 pub use disk::{Disk, DiskFile, Folder};
 pub use error::OpenError;
 pub use lock::DirectoryLock;
-pub use store::{Embedded, Failure, Options};
+pub use store::{Embedded, Failure, Gather, Options};
 pub use tables::StoredTables;

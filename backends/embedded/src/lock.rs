@@ -1,6 +1,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
+use crate::disk::Folder;
 use crate::error::OpenError;
 
 /// Keeps other processes out of a store's folder for as long as it is held.
@@ -16,7 +17,7 @@ impl DirectoryLock {
     /// Takes the lock of a folder, which is made if it is not there.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let name = folder.display().to_string();
-        std::fs::create_dir_all(folder).map_err(|error| OpenError::io(&name, error))?;
+        Folder::make(folder).map_err(|error| OpenError::io(&name, error))?;
         let path = folder.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(|error| OpenError::io(&path.display().to_string(), error))?;

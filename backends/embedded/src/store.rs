@@ -44,9 +44,15 @@ pub struct Options {
     pub reserve_bytes: u64,
     /// A number that nobody outside knows; the salts of files come from it.
     pub secret: u64,
+    /// Called by the committer between the first commit of a frame and the others, so that more may gather. It may
+    /// wait; whoever commits waits with it.
+    pub gather: Option<Gather>,
     /// Called once when a write or sync has failed and the store has stopped.
     pub on_failure: Failure,
 }
+
+/// Waits for more commits to gather.
+pub type Gather = Arc<dyn Fn() + Send + Sync>;
 
 /// What to do when the disk has failed.
 pub type Failure = Arc<dyn Fn(&str) + Send + Sync>;
@@ -58,6 +64,7 @@ impl Default for Options {
             generation_bytes: 64 << 20,
             reserve_bytes: 256 << 20,
             secret: 0,
+            gather: None,
             on_failure: Arc::new(|_| {}),
         }
     }

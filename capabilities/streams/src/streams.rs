@@ -21,7 +21,7 @@ pub struct Streams {
 }
 
 /// What an operator may set.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes of payload in one answer of a read.
     pub read_chunk_bytes: usize,

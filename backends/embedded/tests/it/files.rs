@@ -1,6 +1,7 @@
 //! What is wrong with files is told by name, and damage of acknowledged data is never passed over.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 
 use bytes::Bytes;
 use tidings_embedded::simulation::SimulatedDisk;
@@ -164,6 +165,15 @@ async fn a_folder_with_other_things_in_it_is_left_alone() {
     let error = open(&disk, small()).err().expect("refused");
     assert!(matches!(&error, OpenError::Foreign { name, .. } if name == "holiday.jpg"), "{error}");
     assert_eq!(disk.list("").expect("listed"), ["holiday.jpg"]);
+}
+
+#[test]
+fn a_new_folder_is_for_its_user_alone() {
+    let parent = tempfile::tempdir().expect("a folder");
+    let folder = parent.path().join("new");
+    let _lock = DirectoryLock::take(&folder).expect("free");
+    let mode = std::fs::metadata(&folder).expect("made").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Upkeep: memory and space are given back, and reading what is new touches no file.
 
+use std::sync::{Arc, Mutex, mpsc};
+
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Disk, Embedded, Options};
 use tidings_engine::log::contract::Note;
@@ -158,4 +161,25 @@ async fn references_have_all_that_was_committed_before_them() {
         let least = if appended < referred { n + 1 } else { n };
         assert!(records >= least, "{records} of {least}: append was commit {appended:?}, refer {referred:?}");
     }
+}
+
+#[tokio::test]
+async fn commits_that_come_while_the_committer_gathers_are_in_one_frame() {
+    let (gathering, gathers) = mpsc::channel::<()>();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let gather = Arc::new(move || {
+        // Once the test is over nobody listens and nobody releases.
+        let _ = gathering.send(());
+        let _ = released.lock().expect("only this thread waits here").recv();
+    });
+    let store = open(&SimulatedDisk::new(), Options { gather: Some(gather), ..small() }).expect("new");
+    let logs = [store.reserve().await.expect("a number"), store.reserve().await.expect("a number")];
+    let [mut first, mut second] = logs.map(|log| store.commit(Commit::new().with(Operation::create(log))));
+    assert!((&mut first).now_or_never().is_none());
+    gathers.recv().expect("the committer has the first");
+    assert!((&mut second).now_or_never().is_none(), "it is in the queue");
+    release.send(()).expect("the committer waits");
+    let (first, second) = (first.await.expect("committed"), second.await.expect("committed"));
+    assert_eq!(first.number, second.number);
 }

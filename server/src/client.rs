@@ -1,0 +1,175 @@
+//! A client of a running server, for commands. It waits for its answers, so it stays off the server's own runtime.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::{Method, Request, StatusCode};
+use ureq::tls::{RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+/// Bytes of an answer that are read. A server sends a chunk, or one message that may be larger than a chunk.
+const ANSWER_BYTES: u64 = 256 * 1024 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A server, and who asks it.
+pub struct Client {
+    agent: Agent,
+    server: String,
+    credential: Option<String>,
+}
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// It cannot be reached, or does not speak as a server does.
+    #[error("no answer from {server}: {error}")]
+    Unreachable {
+        /// Its URL.
+        server: String,
+        /// What happened.
+        error: Box<ureq::Error>,
+    },
+    /// The credential cannot be sent in a header.
+    #[error("the credential in {0} is not plain text in one line")]
+    Credential(&'static str),
+    /// It says no.
+    #[error("{server} refuses: {message} ({status})")]
+    Refused {
+        /// Its URL.
+        server: String,
+        /// Its words.
+        message: String,
+        /// And its status.
+        status: StatusCode,
+    },
+    /// It says something else than was to be expected.
+    #[error("{0} does not answer as a tidings server does")]
+    Strange(String),
+}
+
+/// What to ask.
+pub struct Ask<'a> {
+    pub method: Method,
+    /// The path and query.
+    pub path: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: Option<&'a [u8]>,
+}
+
+impl<'a> Ask<'a> {
+    /// Without headers and body.
+    pub fn new(method: Method, path: &'a str) -> Self {
+        Self { method, path, headers: &[], body: None }
+    }
+}
+
+/// A good answer.
+pub struct Answer {
+    response: ureq::http::Response<Vec<u8>>,
+}
+
+impl Client {
+    /// A client of the server at a URL, with what was in the variable of that name, if anything.
+    pub fn new(server: &str, variable: &'static str) -> Result<Self, ClientError> {
+        let credential = std::env::var_os(variable).filter(|credential| !credential.is_empty());
+        let credential = match credential {
+            None => None,
+            Some(text) => match text.into_string() {
+                Ok(text) if text.bytes().all(|byte| byte.is_ascii_graphic()) => Some(text),
+                _ => return Err(ClientError::Credential(variable)),
+            },
+        };
+        // Those that the system trusts: a server of one's own often has a certificate of one's own. Credentials go to
+        // the server that was named and nowhere else: no redirects, no proxy.
+        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
+        let config = Agent::config_builder()
+            .tls_config(tls)
+            .proxy(None)
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .build();
+        Ok(Self { agent: config.into(), server: server.trim_end_matches('/').to_owned(), credential })
+    }
+
+    /// Asks, and waits for the answer. What is not 2xx is an error.
+    pub fn ask(&self, ask: &Ask<'_>) -> Result<Answer, ClientError> {
+        let mut request = Request::builder().method(&ask.method).uri(format!("{}{}", self.server, ask.path));
+        if let Some(credential) = &self.credential {
+            request = request.header("authorization", format!("Bearer {credential}"));
+        }
+        for (name, value) in ask.headers {
+            request = request.header(*name, *value);
+        }
+        let answered = match ask.body {
+            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|it| self.agent.run(it)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|it| self.agent.run(it)),
+        };
+        let unreachable =
+            |error| ClientError::Unreachable { server: self.server.clone(), error: Box::new(error) };
+        let response = answered.map_err(unreachable)?;
+        let (parts, mut body): (_, Body) = response.into_parts();
+        let body = body.with_config().limit(ANSWER_BYTES).read_to_vec().map_err(unreachable)?;
+        let answer = Answer { response: ureq::http::Response::from_parts(parts, body) };
+        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(&answer)) }
+    }
+
+    /// The JSON of an answer.
+    pub fn json(&self, answer: &Answer) -> Result<Value, ClientError> {
+        serde_json::from_slice(answer.body()).map_err(|_| self.strange())
+    }
+
+    /// The answer is not as it should be.
+    pub fn strange(&self) -> ClientError {
+        ClientError::Strange(self.server.clone())
+    }
+
+    fn refused(&self, answer: &Answer) -> ClientError {
+        let told: Option<Value> = serde_json::from_slice(answer.body()).ok();
+        let message = told.as_ref().and_then(|told| told["error"]["message"].as_str());
+        let message = message.unwrap_or("it does not say why").to_owned();
+        ClientError::Refused { server: self.server.clone(), message, status: answer.status() }
+    }
+}
+
+impl Answer {
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// A header, if it is there and text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// Its body.
+    pub fn body(&self) -> &[u8] {
+        self.response.body()
+    }
+}
+
+/// A name as a part of a path or the value of a query. Slashes stay.
+pub fn percent_encoded(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                out.push(char::from(byte))
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_a_meaning_in_a_path_is_encoded() {
+        assert_eq!(percent_encoded("a/b-c_d.e~f"), "a/b-c_d.e~f");
+        assert_eq!(percent_encoded("50% ?#ü"), "50%25%20%3F%23%C3%BC");
+    }
+}

@@ -1,0 +1,49 @@
+//! The environment: a variable for every key that is not a list.
+
+use std::ffi::OsString;
+
+use super::keys::KEYS;
+use super::value::Given;
+use super::{Config, Place, Problem};
+
+const PREFIX: &str = "TIDINGS_";
+
+/// Variables of ours that set no key: the log's filter, the file's name, and those of other commands and of tests.
+const OTHERS: &[&str] = &[
+    "TIDINGS_LOG",
+    "TIDINGS_CONFIG",
+    "TIDINGS_ADMIN_KEY",
+    "TIDINGS_TOKEN",
+    "TIDINGS_SERVER",
+    "TIDINGS_URL",
+    "TIDINGS_POWER_CUTS",
+    "TIDINGS_KILL_ROUNDS",
+    "TIDINGS_FUZZ_REQUESTS",
+    "TIDINGS_FUZZ_SEED",
+    "TIDINGS_SCHEMA_EXAMPLES",
+    "TIDINGS_WRITE_OPENAPI",
+];
+
+/// Sets what variables say. One that is empty says nothing.
+pub(super) fn apply(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    config: &mut Config,
+    problems: &mut Vec<Problem>,
+) {
+    for (name, value) in variables {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        if OTHERS.contains(&name) {
+            continue;
+        }
+        let known = KEYS.iter().find(|key| key.variable().as_deref() == Some(name));
+        let what = match (known, value.to_str()) {
+            (None, _) => {
+                Some("is not a variable of tidings; `tidings default-config` lists all keys".to_owned())
+            }
+            (Some(_), None) => Some("is not text in UTF-8".to_owned()),
+            (Some(_), Some("")) => None,
+            (Some(key), Some(value)) => (key.set)(config, &Given::Variable(value)).err(),
+        };
+        problems.extend(what.map(|what| Problem { place: Place::Variable(name.to_owned()), what }));
+    }
+}

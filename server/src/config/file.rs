@@ -1,0 +1,86 @@
+//! The file: TOML, every value of which is a key we know.
+
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::KEYS;
+use super::value::Given;
+use super::{Config, Place, Problem};
+
+/// Sets what a file says, and tells what it should not say, in the order of the lines.
+pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut Vec<Problem>) {
+    let file = File { text, path };
+    let table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => {
+            // The message alone: the rest of the error quotes the line, which may hold a secret.
+            let at = error.span().map_or(0, |span| span.start);
+            return problems.push(file.problem(at, "", error.message()));
+        }
+    };
+    for (name, value) in table.get_ref() {
+        let section = name.get_ref().as_ref();
+        match value.get_ref() {
+            DeValue::Table(entries) if is_section(section) => {
+                for (name, value) in entries {
+                    file.set(&format!("{section}.{}", name.get_ref()), name, value, config, problems);
+                }
+            }
+            _ => file.set(section, name, value, config, problems),
+        }
+    }
+    problems.sort_by_key(|problem| match problem.place {
+        Place::File { line, .. } => line,
+        Place::WholeFile(_) | Place::Variable(_) | Place::Key(_) => 0,
+    });
+}
+
+/// The file that is read.
+struct File<'a> {
+    text: &'a str,
+    path: &'a Path,
+}
+
+impl File<'_> {
+    fn set(
+        &self,
+        key: &str,
+        name: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+        config: &mut Config,
+        problems: &mut Vec<Problem>,
+    ) {
+        let what = match KEYS.iter().find(|known| known.name == key) {
+            Some(known) => (known.set)(config, &Given::File(value.get_ref())).err(),
+            None => Some(unknown(key)),
+        };
+        problems.extend(what.map(|what| self.problem(name.span().start, key, &what)));
+    }
+
+    fn problem(&self, at: usize, key: &str, what: &str) -> Problem {
+        let before = self.text.as_bytes().iter().take(at);
+        let line = before.filter(|&&byte| byte == b'\n').count() + 1;
+        let place = Place::File { path: self.path.to_owned(), line, key: key.to_owned() };
+        Problem { place, what: what.to_owned() }
+    }
+}
+
+fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
+}
+
+/// What to write instead of a key that is not known.
+fn unknown(key: &str) -> String {
+    let section = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
+    if is_section(key) {
+        return format!("is a section: write [{key}] on a line of its own");
+    }
+    let wanted = section(key);
+    let known = KEYS.iter().filter(|known| section(known.name) == wanted);
+    let known: Vec<_> =
+        known.map(|known| known.name.rsplit_once('.').map_or(known.name, |(_, name)| name)).collect();
+    let place = if wanted.is_empty() { "before the sections".to_owned() } else { format!("in [{wanted}]") };
+    format!("is not a key; known {place}: {}", known.join(", "))
+}

@@ -1,0 +1,192 @@
+use std::ffi::OsString;
+use std::io::Write as _;
+
+use super::keys::{KEYS, Key};
+use super::*;
+
+fn read(text: &str) -> Result<Config, String> {
+    read_with(text, &[])
+}
+
+fn read_with(text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(text.as_bytes()).expect("written");
+    let variables = variables.iter().map(|&(name, value)| (OsString::from(name), OsString::from(value)));
+    let told = Config::load(Some(file.path()), variables);
+    told.map_err(|error| error.to_string().replace(&file.path().display().to_string(), "file"))
+}
+
+/// The default file with the keys that have no default set as its examples say.
+fn with_examples() -> String {
+    let example = |line: &str| {
+        let name = line.strip_prefix('#')?.split(" = ").next()?;
+        name.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| line[1..].to_owned())
+    };
+    let mut text: Vec<String> = Vec::new();
+    for line in DEFAULT_FILE.lines() {
+        match example(line) {
+            Some(line) if line.starts_with("projects") => {
+                text.retain(|line| line != "projects = []");
+                text.push(line);
+            }
+            Some(line) => text.push(line),
+            None => text.push(line.to_owned()),
+        }
+    }
+    text.join("\n")
+}
+
+#[test]
+fn the_default_file_says_what_is_so_without_it() {
+    let config = read(DEFAULT_FILE).expect("good");
+    assert_eq!(format!("{config:?}"), format!("{:?}", Config::default()));
+}
+
+#[test]
+fn the_default_file_has_every_key_in_order() {
+    let mut section = String::new();
+    let mut names = Vec::new();
+    for line in DEFAULT_FILE.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = format!("{}.", name.trim_end_matches(']'));
+        } else if let Some((name, _)) = line.split_once(" = ").filter(|(name, _)| !name.contains(' ')) {
+            names.push(format!("{section}{}", name.trim_start_matches('#')));
+        }
+    }
+    names.dedup();
+    let keys: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(names, keys);
+}
+
+#[test]
+fn the_examples_of_the_default_file_are_good() {
+    let config = read(&with_examples()).expect("good");
+    let (project, keys) = &config.given.projects[0];
+    assert_eq!(project.as_str(), "shop");
+    assert_eq!(keys[0].reveal(), "a-long-random-secret-of-your-own");
+    assert!(config.given.admin.is_some() && config.tls().is_some());
+    assert!(config.observe.metrics_listen.is_some() && config.log.otlp_endpoint.is_some());
+    assert_eq!(config.check(), Ok(()));
+}
+
+#[test]
+fn a_variable_wins_over_the_file_and_an_empty_one_says_nothing() {
+    let text = "data = 'file'\n[streams]\nsse_max_seconds = 5\nlong_poll_timeout_ms = 7";
+    let variables =
+        [("TIDINGS_STREAMS_SSE_MAX_SECONDS", "6"), ("TIDINGS_DATA", ""), ("TIDINGS_LOG", "debug")];
+    let config = read_with(text, &variables).expect("good");
+    assert_eq!(config.data, PathBuf::from("file"));
+    assert_eq!(config.streams.sse_duration, Duration::from_secs(6));
+    assert_eq!(config.streams.long_poll_timeout, Duration::from_millis(7));
+    assert_eq!(config.streams.max_append_bytes, Config::default().streams.max_append_bytes);
+}
+
+#[test]
+fn toml_is_read_in_all_its_forms() {
+    let text = "streams.sse_max_seconds = 0x1F\r\nstreams.long_poll_timeout_ms = 10_000\r\n\
+                limits = { connections = +7 }\r\n[[auth.projects]]\r\nid = \"a\"\r\nkeys = ['sixteen-bytes-of-1']\r\n\
+                [[auth.projects]]\r\nid = \"b\"\r\nkeys = [\"\"\"sixteen-bytes-of-2\"\"\"]";
+    let config = read(text).expect("good");
+    assert_eq!(config.streams.sse_duration, Duration::from_secs(31));
+    assert_eq!(config.streams.long_poll_timeout, Duration::from_secs(10));
+    assert_eq!(config.limits.connections, 7);
+    assert_eq!(config.given.projects.len(), 2);
+    let error = read("[limits]\nconnections = 1\nconnections = 2").expect_err("twice");
+    assert!(error.starts_with("file:3: "), "{error}");
+    let error = read(
+        "[auth]\nprojects = [{id='a',keys=['sixteen-bytes-of-1']},{id='a',keys=['sixteen-bytes-of-2']}]",
+    );
+    assert_eq!(error.expect_err("twice"), "file:2: auth.projects names a twice");
+}
+
+#[test]
+fn every_key_that_is_not_a_list_has_a_variable_of_its_own() {
+    let mut variables: Vec<_> = KEYS.iter().filter_map(Key::variable).collect();
+    assert_eq!(variables.len(), KEYS.len() - 1);
+    assert!(variables.contains(&"TIDINGS_METRICS_LISTEN".to_owned()));
+    assert!(variables.contains(&"TIDINGS_LIMITS_HEADER_BYTES".to_owned()));
+    variables.sort();
+    variables.dedup();
+    assert_eq!(variables.len(), KEYS.len() - 1);
+}
+
+#[test]
+fn unknown_keys_are_told_with_line_and_key() {
+    for (text, told) in [
+        ("\nlissten = 1", "file:2: lissten is not a key; known before the sections: listen, data, dev"),
+        (
+            "[streams]\n\nsse = 1",
+            "file:3: streams.sse is not a key; known in [streams]: long_poll_timeout_ms,",
+        ),
+        ("[store.deep]\nx = 1", "file:1: store.deep is not a key; known in [store]: commit_window_us, sync"),
+        ("[strems]\nsse_max_seconds = 1", "file:1: strems is not a key; known before the sections: "),
+        ("streams = 4", "file:1: streams is a section: write [streams] on a line of its own"),
+    ] {
+        let error = read(text).expect_err(text);
+        assert!(error.starts_with(told), "{error}");
+    }
+    let error = read_with("", &[("TIDINGS_STREAMS_SSE", "1")]).expect_err("unknown");
+    assert!(error.starts_with("TIDINGS_STREAMS_SSE is not a variable of tidings"), "{error}");
+    assert!(read_with("", &[("TIDINGS_AUTH_PROJECTS", "[]")]).is_err(), "a list has no variable");
+}
+
+#[test]
+fn wrong_values_are_all_told_at_once() {
+    let text = "listen = 'here'\ndev = 'yes'\n[streams]\nsse_max_seconds = 0\nlong_poll_timeout_ms = '4'\n\
+                [store]\nsync = 'never'\n[log]\nformat = 'xml'\notlp_endpoint = 'x'\n[limits]\nheader_bytes = 1.5";
+    let error = read_with(text, &[("TIDINGS_LIMITS_CONNECTIONS", "-1")]).expect_err("wrong");
+    for told in [
+        "file:1: listen must be an address and a port, such as \"127.0.0.1:4437\"",
+        "file:2: dev must be true or false",
+        "file:4: streams.sse_max_seconds must be a whole number from 1 to 86400",
+        "file:5: streams.long_poll_timeout_ms must be a whole number from 1 to 3600000",
+        "file:7: store.sync must be \"always\"",
+        "file:9: log.format must be \"auto\" or \"text\" or \"json\"",
+        "file:10: log.otlp_endpoint must be a URL that begins with http:// or https://",
+        "file:12: limits.header_bytes must be a whole number from 8192 to 1048576",
+        "TIDINGS_LIMITS_CONNECTIONS must be a whole number from 1 to 10000000",
+    ] {
+        assert!(error.lines().any(|line| line == told), "{told} is not in:\n{error}");
+    }
+    assert_eq!(error.lines().count(), 9, "{error}");
+}
+
+#[test]
+fn no_message_quotes_a_secret() {
+    for text in [
+        "[auth]\nadmin_key = 'hunter2'",
+        "[auth]\nadmin_key = ['hunter2']",
+        "[auth]\nadmin_key = 'hunter2",
+        "[auth]\nadmin_key = hunter2",
+        "[auth]\nprojects = 'hunter2'",
+        "[auth]\nprojects = ['hunter2']",
+        "[auth]\nprojects = [{ id = 'shop', keys = ['hunter2'] }]",
+        "[auth]\nprojects = [{ id = 'shop', keys = 'hunter2' }]",
+        "[auth]\nprojects = [{ id = 7, keys = ['hunter2hunter2hunter2'] }]",
+        "[auth]\nprojects = [{ id = 'shop', keys = ['hunter2hunter2hunter2'], more = 'hunter2' }]",
+        "[auth]\nprojects = [{ id = 'shop', keys = [{ secret = 'hunter2' }] }]",
+    ] {
+        let error = read(text).expect_err(text);
+        assert!(!error.contains("hunter2"), "{error}");
+        assert!(error.starts_with("file:2:"), "{error}");
+    }
+    let error = read_with("", &[("TIDINGS_AUTH_ADMIN_KEY", "hunter2")]).expect_err("too short");
+    assert_eq!(error, "TIDINGS_AUTH_ADMIN_KEY is not good: a key is at least 16 bytes");
+    let config = read("[auth]\nadmin_key = 'hunter2hunter2hunter2'").expect("good");
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn what_does_not_go_together_is_told() {
+    let check = |text: &str| read(text).expect("good by itself").check().expect_err(text).to_string();
+    assert!(check("listen = '0.0.0.0:80'\ndev = true").contains("use --listen 127.0.0.1:80, not 0.0.0.0:80"));
+    assert_eq!(check("[tls]\ncert = 'c'"), "tls.key is missing; tls.cert needs it");
+    assert_eq!(check("[tls]\nkey = 'k'"), "tls.cert is missing; tls.key needs it");
+    assert!(check("metrics_listen = '127.0.0.1:4437'").starts_with("metrics_listen is where"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told() {
+    let error = Config::load(Some(Path::new("/no/such/file")), []).expect_err("missing").to_string();
+    assert!(error.starts_with("/no/such/file cannot be read: "), "{error}");
+}

@@ -1,0 +1,89 @@
+//! What is said when the server serves: where, on what data, and what to try.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+
+use tidings_server::{Config, Server};
+
+/// Says it on stdout: with some emphasis to people, plainly to programs.
+pub fn greet(config: &Config, server: &Server) {
+    let address = server.address();
+    let scheme = if config.tls().is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    let ink = Ink::of_stdout();
+    println!("{} {} serves on {}", ink.bold("tidings"), env!("CARGO_PKG_VERSION"), ink.bold(&url));
+    println!("data: {}", config.data.display());
+    if let Some(address) = config.observe.metrics_listen {
+        println!("metrics: http://{address}/metrics");
+    }
+    println!("try:");
+    let commands = if config.dev { open_commands(&url) } else { guarded_commands(&url, server) };
+    for command in commands {
+        println!("  {}", ink.hint(&command));
+    }
+}
+
+fn open_commands(url: &str) -> [String; 3] {
+    [
+        format!("curl -i -X PUT {url}/v1/stream/hello -H 'content-type: text/plain'"),
+        format!("curl -i -X POST {url}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'"),
+        format!("curl -N '{url}/v1/stream/hello?offset=-1&live=sse'"),
+    ]
+}
+
+/// A token for one of the projects, and what can be done with it.
+fn guarded_commands(url: &str, server: &Server) -> [String; 3] {
+    let projects = server.projects().list();
+    let project = projects.first().map_or("NAME", |listed| listed.project.as_str());
+    let token = "-H \"authorization: Bearer $TIDINGS_TOKEN\"";
+    let mint = format!("tidings token --project {project} --scope write --server {url}");
+    [
+        format!("export TIDINGS_TOKEN=$(TIDINGS_ADMIN_KEY=KEY {mint})"),
+        format!(
+            "curl -i -X PUT {url}/v1/{project}/stream/hello {token} -H 'content-type: text/plain' -d 'good tidings'"
+        ),
+        format!("curl -N '{url}/v1/{project}/stream/hello?offset=-1&live=sse' {token}"),
+    ]
+}
+
+/// Emphasis, where there is somebody to see it.
+pub struct Ink {
+    on: bool,
+}
+
+impl Ink {
+    /// For what goes to stdout. `NO_COLOR` with any text in it turns it off.
+    pub fn of_stdout() -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
+        Self { on: io::stdout().is_terminal() && !unwanted }
+    }
+
+    /// What matters.
+    pub fn bold<'a>(&self, text: &'a str) -> Inked<'a> {
+        self.ink("1", text)
+    }
+
+    /// What can be tried.
+    pub fn hint<'a>(&self, text: &'a str) -> Inked<'a> {
+        self.ink("36", text)
+    }
+
+    fn ink<'a>(&self, style: &'static str, text: &'a str) -> Inked<'a> {
+        Inked { style: self.on.then_some(style), text }
+    }
+}
+
+/// Text with or without emphasis.
+pub struct Inked<'a> {
+    style: Option<&'static str>,
+    text: &'a str,
+}
+
+impl fmt::Display for Inked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.style {
+            Some(style) => write!(f, "\x1b[{style}m{}\x1b[0m", self.text),
+            None => f.write_str(self.text),
+        }
+    }
+}

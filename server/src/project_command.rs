@@ -1,0 +1,193 @@
+//! `tidings project` and `tidings admin-key`: who may use the server.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+use tidings_auth::Key;
+use tidings_model::ProjectId;
+
+use crate::admin::{Made, Stopped, Store, Where};
+use crate::command::CommandError;
+use crate::greeting::Ink;
+
+/// Create, list and remove projects and their keys.
+///
+/// In the store of a stopped server (--data), or by asking a running one (--server).
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tidings project create shop --data ./tidings-data\n  \
+    TIDINGS_ADMIN_KEY=… tidings project list --server http://127.0.0.1:4437")]
+pub struct ProjectCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Create a project and print its keys, once.
+    Create(Create),
+    /// List projects with the names of their keys.
+    List(List),
+    /// Give a project a new signing key and print it, once. The older ones are valid until they are removed.
+    RotateKey(RotateKey),
+    /// Remove a key, and with it all tokens that it signed.
+    RemoveKey(RemoveKey),
+    /// Remove a project with all that is in it.
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  tidings project create shop\n  \
+    tidings project create shop --key \"$(cat secret.txt)\" --json")]
+struct Create {
+    /// Its name: letters, digits, _ and -.
+    #[arg(value_parser = ProjectId::parse)]
+    name: ProjectId,
+    /// The signing key, to have the same on several servers; a random one without it.
+    #[arg(long, value_name = "SECRET")]
+    key: Option<String>,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidings project list --json")]
+struct List {
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidings project rotate-key shop")]
+struct RotateKey {
+    /// The project.
+    #[arg(value_parser = ProjectId::parse)]
+    name: ProjectId,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidings project remove-key shop 6f9c2a41d07be358")]
+struct RemoveKey {
+    /// The project.
+    #[arg(value_parser = ProjectId::parse)]
+    name: ProjectId,
+    /// The key's name, as `tidings project list` shows it.
+    kid: String,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  tidings project remove shop")]
+struct Remove {
+    /// The project.
+    #[arg(value_parser = ProjectId::parse)]
+    name: ProjectId,
+    #[command(flatten)]
+    form: Form,
+    #[command(flatten)]
+    place: Where,
+}
+
+#[derive(Debug, Args)]
+struct Form {
+    /// Print JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Create the admin key, or replace it, and print it, once.
+///
+/// Whoever has it may do everything in every project. The server must be stopped.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  export TIDINGS_ADMIN_KEY=$(tidings admin-key --data ./tidings-data)")]
+pub struct AdminKeyCommand {
+    /// Folder of the data of a stopped server; TIDINGS_DATA, or ./tidings-data, without it.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+impl AdminKeyCommand {
+    /// Does it. Only the key is on stdout, so that it can be caught in a variable.
+    pub fn run(self) -> Result<(), CommandError> {
+        let key = Stopped::open(self.data, Store::MayBeNew)?.set_admin_key()?;
+        println!("{}", key.reveal());
+        eprintln!("This is the admin key; it is not shown again. Commands take it from TIDINGS_ADMIN_KEY.");
+        Ok(())
+    }
+}
+
+impl ProjectCommand {
+    /// Does it.
+    pub fn run(self) -> Result<(), CommandError> {
+        match self.verb {
+            Verb::Create(Create { name, key, form, place }) => {
+                let key = key.map(|key| Key::parse(&key)).transpose()?;
+                form.print_made(&place.open(Store::MayBeNew)?.create(&name, key)?);
+            }
+            Verb::List(List { form, place }) => form.print_list(place)?,
+            Verb::RotateKey(RotateKey { name, form, place }) => {
+                form.print_made(&place.open(Store::MustBeThere)?.rotate_key(&name)?);
+            }
+            Verb::RemoveKey(RemoveKey { name, kid, form, place }) => {
+                place.open(Store::MustBeThere)?.remove_key(&name, &kid)?;
+                form.print_removed(
+                    &json!({ "project": name.as_str(), "kid": kid }),
+                    &format!("key {kid} of {name}"),
+                );
+            }
+            Verb::Remove(Remove { name, form, place }) => {
+                place.open(Store::MustBeThere)?.remove(&name)?;
+                form.print_removed(&json!({ "project": name.as_str() }), &format!("project {name}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Form {
+    fn print_made(&self, made: &Made) {
+        let Made { project, kid, key, api_key } = made;
+        if self.json {
+            println!("{}", json!({ "project": project, "kid": kid, "key": key, "apiKey": api_key }));
+            return;
+        }
+        let ink = Ink::of_stdout();
+        println!("project  {}", ink.bold(project));
+        println!("kid      {kid}");
+        println!("key      {}", ink.bold(key));
+        println!("API key  {}", ink.bold(api_key));
+        println!("The key signs tokens, the API key hands in events. Neither is shown again.");
+    }
+
+    fn print_list(&self, place: Where) -> Result<(), CommandError> {
+        let projects = place.open(Store::MustBeThere)?.list()?;
+        if self.json {
+            let projects = projects.iter().map(|one| json!({ "project": one.project, "kids": one.kids }));
+            println!("{}", json!({ "projects": projects.collect::<Vec<_>>() }));
+            return Ok(());
+        }
+        for one in &projects {
+            println!("{}  {}", Ink::of_stdout().bold(&one.project), one.kids.join(" "));
+        }
+        if projects.is_empty() {
+            println!("there are no projects; create one: tidings project create NAME");
+        }
+        Ok(())
+    }
+
+    fn print_removed(&self, json: &serde_json::Value, text: &str) {
+        if self.json { println!("{json}") } else { println!("removed {text}") }
+    }
+}

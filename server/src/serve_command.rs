@@ -1,0 +1,116 @@
+//! `tidings serve`: what is set, put together; served until a signal comes.
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use tidings_server::options::LogFormat;
+use tidings_server::{Config, Server};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::command::CommandError;
+use crate::greeting::greet;
+
+/// Serve.
+///
+/// Flags win over variables (TIDINGS_LISTEN and so on), variables over the file, the file over the defaults.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    tidings serve --dev\n  \
+    curl -X PUT http://127.0.0.1:4437/v1/stream/hello\n\n  \
+    tidings default-config > tidings.toml\n  \
+    tidings serve --config tidings.toml")]
+pub struct Serve {
+    /// Address and port to listen on [default: 127.0.0.1:4437].
+    #[arg(long, value_name = "ADDRESS", overrides_with = "listen")]
+    listen: Option<SocketAddr>,
+    /// Folder of the data; made if it is not there [default: ./tidings-data].
+    #[arg(long, value_name = "DIR", overrides_with = "data")]
+    data: Option<PathBuf>,
+    /// The configuration; `tidings default-config` explains what may be in it.
+    #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Any project exists and no credentials are needed. Only on the loopback interface.
+    #[arg(long)]
+    dev: bool,
+    /// Address and port where /metrics is open to whoever reaches it.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<SocketAddr>,
+    /// File of the certificate, in PEM, to speak HTTPS; needs --tls-key.
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// File of the certificate's private key, in PEM.
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// What is logged: a level, or levels by module, such as debug or info,tidings_api=trace [default: info].
+    #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
+    log: Option<String>,
+}
+
+impl Serve {
+    /// Serves until a signal comes.
+    pub fn run(self) -> Result<(), CommandError> {
+        let filter = self.log.clone().filter(|filter| !filter.is_empty());
+        let config = self.config()?;
+        log_to_stderr(config.log.format, filter.as_deref())?;
+        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(config))
+    }
+
+    /// What is set, flags included.
+    fn config(self) -> Result<Config, CommandError> {
+        let file = self.config.filter(|file| !file.as_os_str().is_empty());
+        let mut config = Config::load(file.as_deref(), std::env::vars_os())?;
+        config.listen = self.listen.unwrap_or(config.listen);
+        config.data = self.data.unwrap_or(config.data);
+        config.dev |= self.dev;
+        config.observe.metrics_listen = self.metrics_listen.or(config.observe.metrics_listen);
+        config.tls_cert = self.tls_cert.or(config.tls_cert);
+        config.tls_key = self.tls_key.or(config.tls_key);
+        config.check()?;
+        Ok(config)
+    }
+}
+
+async fn serve(config: Config) -> Result<(), CommandError> {
+    let server = Server::start(config.clone().into_options(Arc::new(|_| exit_now()))).await?;
+    greet(&config, &server);
+    wait_for_signal().await?;
+    tracing::info!("draining");
+    server.stop().await?;
+    Ok(())
+}
+
+/// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
+fn exit_now() {
+    std::process::exit(1);
+}
+
+async fn wait_for_signal() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+fn log_to_stderr(format: LogFormat, filter: Option<&str>) -> Result<(), CommandError> {
+    let filter = EnvFilter::try_new(filter.unwrap_or("info"));
+    let filter = filter.map_err(|error| CommandError::LogFilter(error.to_string()))?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let text = match format {
+        LogFormat::Auto => io::stderr().is_terminal(),
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    if text {
+        logs.with_ansi(io::stderr().is_terminal()).init()
+    } else {
+        logs.json().init()
+    }
+    Ok(())
+}
