@@ -1,6 +1,23 @@
-//! What the benchmarks share: how long things took, and what the process used.
+//! What the benchmarks share: how long things took, what a process used, the disk by itself; how a server is started
+//! ([`Peer`], [`Process`]) and how requests are made of it ([`Load`]).
+
+mod load;
+mod peer;
+mod process;
+mod raw;
+mod response;
+mod stamp;
+mod usage;
 
 use std::time::{Duration, Instant};
+
+pub use load::{Done, Load, Outcome, Work};
+pub use peer::{Peer, Served, Setup};
+pub use process::{Process, Profile, pin_to};
+pub use raw::Raw;
+pub use response::{Head, ReadError, Response};
+pub use stamp::{STAMP_BYTES, Stamps, stamped};
+pub use usage::{Usage, files_limit, socket_memory};
 
 /// How long each of many things took.
 #[derive(Debug, Default)]
@@ -20,6 +37,11 @@ impl Times {
         self.0.push(time);
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The time below which this share of them lies, in microseconds.
     pub fn quantile(&mut self, share: f64) -> f64 {
         self.0.sort_unstable();
@@ -31,30 +53,6 @@ impl Times {
     /// How many in a second, one after the other.
     pub fn rate(&self) -> f64 {
         self.0.len() as f64 / self.0.iter().sum::<Duration>().as_secs_f64()
-    }
-}
-
-/// What the process has used so far.
-#[derive(Clone, Copy, Debug)]
-pub struct Usage {
-    /// Seconds of processor time.
-    pub cpu: f64,
-    /// Bytes of memory.
-    pub resident: f64,
-}
-
-impl Usage {
-    /// As the kernel tells it now.
-    pub fn now() -> Self {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-        let field = |text: &str, name: &str| -> f64 {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
-        };
-        let stat = read("stat");
-        let mut times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
-        let mut ticks = || times.next().and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0);
-        Self { cpu: (ticks() + ticks()) / 100.0, resident: field(&read("status"), "VmRSS:") * 1024.0 }
     }
 }
 
