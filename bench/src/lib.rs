@@ -1,23 +1,27 @@
 //! What the benchmarks share: how long things took, what a process used, the disk by itself; how a server is started
-//! ([`Peer`], [`Process`]) and how requests are made of it ([`Load`]).
+//! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`]).
 
+mod channel;
 mod load;
 mod peer;
 mod process;
 mod raw;
+mod report;
 mod response;
 mod stamp;
 mod usage;
 
 use std::time::{Duration, Instant};
 
+pub use channel::{Channel, Wire};
 pub use load::{Done, Load, Outcome, Work};
 pub use peer::{Peer, Served, Setup};
 pub use process::{Process, Profile, pin_to};
 pub use raw::Raw;
+pub use report::{grouped, ratio, report};
 pub use response::{Head, ReadError, Response};
 pub use stamp::{STAMP_BYTES, Stamps, stamped};
-pub use usage::{Usage, files_limit, socket_memory};
+pub use usage::{Usage, files_limit, open_files, socket_memory};
 
 /// How long each of many things took.
 #[derive(Debug, Default)]
@@ -64,9 +68,4 @@ pub fn device_bytes(folder: &std::path::Path) -> std::io::Result<f64> {
     let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"))?;
     let sectors = stat.split_whitespace().nth(6).and_then(|sectors| sectors.parse::<f64>().ok());
     Ok(sectors.unwrap_or(0.0) * 512.0)
-}
-
-/// One line of a report: what was measured, beside what it was meant to be.
-pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
-    println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
 }

@@ -64,6 +64,11 @@ pub fn files_limit() -> usize {
     field(&limits, "Max open files") as usize
 }
 
+/// How many files a process has open, connections among them.
+pub fn open_files(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |files| files.count())
+}
+
 /// Bytes that the kernel holds for all TCP sockets of the machine. They are in no process's memory.
 pub fn socket_memory() -> f64 {
     let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use tidings_bench::{Done, Head, Load, Outcome, Peer, Profile, Raw, Served, Setup, Usage, Work};
-use tidings_bench::{files_limit, pin_to};
+use tidings_bench::{files_limit, grouped, pin_to, ratio};
 
 type Failed = Box<dyn Error>;
 
@@ -360,10 +360,8 @@ fn header(unit: &str) {
 fn print_rows(name: &str, rows: &[Row], figure: impl Fn(&Row) -> f64) {
     let ours = rows.iter().find(|row| row.peer == Peer::Tidings).map(&figure);
     for row in rows {
-        let ratio = match ours {
-            Some(ours) if row.peer != Peer::Tidings => format!("{:.2}x", ours / figure(row)),
-            _ => String::new(),
-        };
+        let theirs = (row.peer != Peer::Tidings).then(|| figure(row));
+        let ratio = ratio(ours, theirs);
         println!(
             "| {name} | {} | {} | {:.2} / {:.2} | {:.1} | {:.0} % | {ratio} | {} |",
             row.peer.name(),
@@ -375,17 +373,4 @@ fn print_rows(name: &str, rows: &[Row], figure: impl Fn(&Row) -> f64) {
             row.failed,
         );
     }
-}
-
-/// A number as people read it: 100,000.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
