@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tidings_bench::{Channel, Peer, Profile, Response, STAMP_BYTES, Served, Setup, Stamps, Times, Wire};
-use tidings_bench::{grouped, open_files, pin_to, socket_memory, stamped};
+use tidings_bench::{grouped, open_files, pin_to, ratio, socket_memory, stamped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
@@ -24,9 +24,10 @@ const HEALTHY: usize = 100;
 const STOPPED: usize = 1_000;
 /// Large enough that what nobody reads does not fit into the kernel's buffers for long.
 const MESSAGE_BYTES: usize = 8 << 10;
-const MESSAGES_PER_SECOND: u32 = 100;
+/// Few enough that the server can serve all of them until the stopped ones' sockets are full.
+const MESSAGES_PER_SECOND: u32 = 50;
 /// Long enough that the stopped readers' sockets are full: until then they are readers like the others.
-const WARM_UP: Duration = Duration::from_secs(4);
+const WARM_UP: Duration = Duration::from_secs(6);
 /// What a stopped reader's own socket takes before it is full.
 const STOPPED_BUFFER: u32 = 4 << 10;
 /// How long what was published last may take.
@@ -307,23 +308,25 @@ fn printable(bytes: &[u8]) -> String {
 }
 
 fn print_row(channel: Channel, without: &mut Run, with: &mut Run) {
-    let milliseconds = |times: &mut Times| {
-        let (p50, p99) = (times.quantile(0.5) / 1000.0, times.quantile(0.99) / 1000.0);
-        (format!("{p50:.2} / {p99:.2}"), p99)
-    };
-    let (publisher, publisher_p99) = milliseconds(&mut without.publisher);
-    let (publisher_with, publisher_with_p99) = milliseconds(&mut with.publisher);
-    let (healthy, healthy_p99) = milliseconds(&mut without.healthy);
-    let (healthy_with, healthy_with_p99) = milliseconds(&mut with.healthy);
     let lost = (without.published + with.published) * HEALTHY;
     let lost = lost.saturating_sub(without.received + with.received);
     println!(
-        "| {} | {publisher} | {publisher_with} | {:.2}x | {healthy} | {healthy_with} | {:.2}x | {:.1} MB | {:.1} MB | {} | {lost} |",
+        "| {} | {} | {} | {:.1} MB | {:.1} MB | {} | {lost} |",
         channel.name(),
-        publisher_with_p99 / publisher_p99,
-        healthy_with_p99 / healthy_p99,
+        compared(&mut without.publisher, &mut with.publisher),
+        compared(&mut without.healthy, &mut with.healthy),
         (with.growth - without.growth) / 1e6,
         (with.kernel - without.kernel) / 1e6,
         grouped(with.cut),
     );
+}
+
+/// Three columns: without, with, and how much the slowest have become slower.
+fn compared(without: &mut Times, with: &mut Times) -> String {
+    let slowest = [&mut *without, &mut *with].map(|times| (times.count() > 0).then(|| times.quantile(0.99)));
+    let columns = [without, with].map(|times| match times.count() {
+        0 => "none in time".to_owned(),
+        _ => format!("{:.2} / {:.2}", times.quantile(0.5) / 1000.0, times.quantile(0.99) / 1000.0),
+    });
+    format!("{} | {} | {}", columns[0], columns[1], ratio(slowest[1], slowest[0]))
 }
