@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all bench-store fmt lint test-tools
+.PHONY: run test test-all bench-store bench-streams bench-live fmt lint test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -26,6 +26,14 @@ bench-store:
 	mkdir -p target
 	$(CARGO) build --release --package tidings-bench
 	target/release/store target
+
+# Streams over HTTP beside the servers of the protocol's authors. SECS=4 CORES=shared|apart ONLY=part-of-a-row's-name
+bench-streams:
+	CARGO="$(CARGO)" scripts/bench-streams
+
+# Live delivery beside other servers. LIVELOAD names the folder of the load generator. SECS=4 ONLY=part-of-a-row's-name
+bench-live:
+	CARGO="$(CARGO)" scripts/bench-live
 
 lint:
 	$(CARGO) fmt --all --check

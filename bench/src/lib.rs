@@ -1,6 +1,27 @@
-//! What the benchmarks share: how long things took, and what the process used.
+//! What the benchmarks share: how long things took, what a process used, the disk by itself; how a server is started
+//! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`]).
+
+mod channel;
+mod load;
+mod peer;
+mod process;
+mod raw;
+mod report;
+mod response;
+mod stamp;
+mod usage;
 
 use std::time::{Duration, Instant};
+
+pub use channel::{Channel, Wire};
+pub use load::{Done, Load, Outcome, Work};
+pub use peer::{Peer, Served, Setup};
+pub use process::{Process, Profile, pin_to};
+pub use raw::Raw;
+pub use report::{grouped, ratio, report};
+pub use response::{Head, ReadError, Response};
+pub use stamp::{STAMP_BYTES, Stamps, stamped};
+pub use usage::{Usage, files_limit, open_files, socket_memory};
 
 /// How long each of many things took.
 #[derive(Debug, Default)]
@@ -20,6 +41,11 @@ impl Times {
         self.0.push(time);
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The time below which this share of them lies, in microseconds.
     pub fn quantile(&mut self, share: f64) -> f64 {
         self.0.sort_unstable();
@@ -34,30 +60,6 @@ impl Times {
     }
 }
 
-/// What the process has used so far.
-#[derive(Clone, Copy, Debug)]
-pub struct Usage {
-    /// Seconds of processor time.
-    pub cpu: f64,
-    /// Bytes of memory.
-    pub resident: f64,
-}
-
-impl Usage {
-    /// As the kernel tells it now.
-    pub fn now() -> Self {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
-        let field = |text: &str, name: &str| -> f64 {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
-        };
-        let stat = read("stat");
-        let mut times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
-        let mut ticks = || times.next().and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0);
-        Self { cpu: (ticks() + ticks()) / 100.0, resident: field(&read("status"), "VmRSS:") * 1024.0 }
-    }
-}
-
 /// Bytes that the device under a folder has written since it was started, by whomever. (What the kernel counts for a process
 /// is of no use: it counts whole folios, of which a few blocks are written.)
 pub fn device_bytes(folder: &std::path::Path) -> std::io::Result<f64> {
@@ -66,9 +68,4 @@ pub fn device_bytes(folder: &std::path::Path) -> std::io::Result<f64> {
     let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"))?;
     let sectors = stat.split_whitespace().nth(6).and_then(|sectors| sectors.parse::<f64>().ok());
     Ok(sectors.unwrap_or(0.0) * 512.0)
-}
-
-/// One line of a report: what was measured, beside what it was meant to be.
-pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
-    println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
 }

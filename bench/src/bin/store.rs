@@ -2,15 +2,13 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use tidings_bench::{Times, Usage, device_bytes, report};
+use tidings_bench::{Raw, Times, Usage, device_bytes, report};
 use tidings_embedded::codec::{Garbled, Take};
 use tidings_embedded::{Embedded, Folder, Options, StoredTables};
 use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, Tables};
@@ -62,25 +60,13 @@ impl StoredTables for Nothing {
 
 type Store = Embedded<Nothing>;
 
-/// The disk by itself: overwriting a file that has its blocks.
-struct Raw {
-    p50: f64,
-    p99: f64,
-    rate: f64,
-    rate_64k: f64,
-}
-
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let parent = std::env::args().nth(1).unwrap_or_else(|| "target".to_owned());
     let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(parent)?;
-    let raw = measure_raw(folder.path())?;
-    println!(
-        "raw overwrite + fdatasync, 4 KiB: p50 {:.0} us, p99 {:.0} us, {:.0}/s",
-        raw.p50, raw.p99, raw.rate
-    );
-    println!("raw overwrite + fdatasync, 64 KiB: {:.0}/s\n", raw.rate_64k);
-    println!("| what | measured | goal | |\n|---|---|---|---|");
+    let raw = Raw::measure(folder.path(), Duration::from_secs(2))?;
+    raw.print();
+    println!("\n| what | measured | goal | |\n|---|---|---|---|");
     let only = std::env::args().nth(2);
     let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
     if wanted("one") {
@@ -116,30 +102,6 @@ fn open_with<T: StoredTables>(path: &Path) -> Result<Embedded<T>, Failed> {
     std::fs::create_dir_all(path)?;
     let options = Options { secret: 42, ..Options::default() };
     Ok(Embedded::open(Arc::new(Folder::new(path)), options, Bus::new(), Arc::new(WallClock))?)
-}
-
-fn measure_raw(folder: &Path) -> Result<Raw, Failed> {
-    let file = File::create(folder.join("raw"))?;
-    file.write_all_at(&vec![0; 64 << 20], 0)?;
-    file.sync_all()?;
-    let measure = |bytes: usize| -> Result<Times, Failed> {
-        let (block, mut times) = (vec![7; bytes], Times::default());
-        let start = Instant::now();
-        let mut offset = 0;
-        while start.elapsed() < Duration::from_secs(2) {
-            times.time(|| file.write_all_at(&block, offset).and_then(|()| file.sync_data()))?;
-            offset = (offset + bytes as u64) % (32 << 20);
-        }
-        Ok(times)
-    };
-    let mut small = measure(4096)?;
-    let large = measure(64 << 10)?;
-    Ok(Raw {
-        p50: small.quantile(0.5),
-        p99: small.quantile(0.99),
-        rate: small.rate(),
-        rate_64k: large.rate(),
-    })
 }
 
 async fn new_logs(store: &Store, count: usize) -> Result<Vec<LogId>, Failed> {

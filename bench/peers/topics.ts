@@ -1,0 +1,29 @@
+// Bun by itself: whoever connects to /subscribe/TOPIC hears what is sent on a WebSocket to /publish/TOPIC, or by POST.
+type Role = { publishes: boolean; topic: string }
+
+const server = Bun.serve<Role>({
+  hostname: "127.0.0.1",
+  port: Number(process.env.PORT),
+  async fetch(request, server) {
+    const { pathname } = new URL(request.url)
+    const [role, topic] = pathname.slice(1).split("/")
+    if (!topic || (role !== "publish" && role !== "subscribe")) return new Response(null, { status: 404 })
+    if (request.method === "POST") {
+      server.publish(topic, await request.text())
+      return new Response(null, { status: 204 })
+    }
+    if (server.upgrade(request, { data: { publishes: role === "publish", topic } })) return
+    return new Response(null, { status: 426 })
+  },
+  websocket: {
+    idleTimeout: 240,
+    perMessageDeflate: false,
+    backpressureLimit: 8 << 20,
+    open(socket) {
+      if (!socket.data.publishes) socket.subscribe(socket.data.topic)
+    },
+    message(socket, message) {
+      if (socket.data.publishes) server.publish(socket.data.topic, message)
+    },
+  },
+})

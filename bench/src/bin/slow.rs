@@ -1,0 +1,332 @@
+//! Readers that stop reading, beside readers that do not: what the stopped ones cost the server, whether it lets them go,
+//! and whether the others and the publisher notice. The server has core 0, the client core 1. Prints a table in Markdown.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use tidings_bench::{Channel, Peer, Profile, Response, STAMP_BYTES, Served, Setup, Stamps, Times, Wire};
+use tidings_bench::{grouped, open_files, pin_to, ratio, socket_memory, stamped};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::{sleep, sleep_until, timeout};
+
+type Failed = Box<dyn Error>;
+
+const TOPIC: &str = "t0";
+const HEALTHY: usize = 100;
+const STOPPED: usize = 1_000;
+/// Large enough that what nobody reads does not fit into the kernel's buffers for long.
+const MESSAGE_BYTES: usize = 8 << 10;
+/// Few enough that the server can serve all of them until the stopped ones' sockets are full.
+const MESSAGES_PER_SECOND: u32 = 50;
+/// Long enough that the stopped readers' sockets are full: until then they are readers like the others.
+const WARM_UP: Duration = Duration::from_secs(6);
+/// What a stopped reader's own socket takes before it is full.
+const STOPPED_BUFFER: u32 = 4 << 10;
+/// How long what was published last may take.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+/// A stopped reader that is let go finds its end within what the kernel kept for it.
+const LAST_WORDS_WITHIN: usize = 16 << 20;
+
+/// Readers that stop reading, beside readers that do not.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Seconds that each run is measured; long enough for the server to lose patience.
+    #[arg(long, env = "SLOW_SECS", default_value_t = 10.0)]
+    secs: f64,
+    /// Only servers in whose row's name this is, such as "slow, tidings".
+    #[arg(long, env = "ONLY", default_value = "")]
+    only: String,
+    /// Only tidings.
+    #[arg(long)]
+    alone: bool,
+    /// The folder of the tree.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+}
+
+/// What one run gave.
+struct Run {
+    publisher: Times,
+    healthy: Times,
+    published: usize,
+    /// By all healthy readers together.
+    received: usize,
+    /// Bytes of memory that the server had at most, beyond what it had with the healthy readers.
+    growth: f64,
+    /// Bytes that the kernel held for all sockets at most.
+    kernel: f64,
+    /// How many stopped readers the server has let go.
+    cut: usize,
+    /// The end of what one of them could still read.
+    last_words: Option<String>,
+}
+
+/// What the tasks of a run write down.
+struct Book {
+    began: Instant,
+    measuring: bool,
+    /// The publisher is to end.
+    over: bool,
+    healthy: Times,
+    publisher: Times,
+    published: usize,
+    received: usize,
+}
+
+fn main() -> Result<(), Failed> {
+    let arguments = Arguments::parse();
+    let bench_folder = arguments.root.join("target/bench");
+    std::fs::create_dir_all(&bench_folder)?;
+    let folder = tempfile::Builder::new().prefix("slow-").tempdir_in(bench_folder)?;
+    let setup = Setup {
+        root: arguments.root.canonicalize()?,
+        data: folder.path().to_owned(),
+        cores: Some("0".to_owned()),
+    };
+    pin_to("1")?;
+    println!(
+        "\n## Slow readers\n\n{} readers that stop reading beside {HEALTHY} that do not; {MESSAGES_PER_SECOND} messages of \
+         {MESSAGE_BYTES} bytes a second,\n{} s a run. Each time: without the stopped ones, then with them.\n",
+        grouped(STOPPED),
+        arguments.secs
+    );
+    println!(
+        "| server | publisher p50 / p99 ms | with stopped | p99 ratio | healthy p50 / p99 ms | with stopped | p99 ratio \
+         | server's memory | kernel's sockets | let go | lost by the healthy |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut last_words = Vec::new();
+    for channel in Channel::ALL.into_iter().filter(|channel| channel.peer.has_streams()) {
+        let wanted = format!("slow, {}", channel.name()).contains(&arguments.only);
+        if !wanted || (arguments.alone && channel.peer != Peer::Tidings) {
+            continue;
+        }
+        let measure =
+            |stopped| LocalSet::new().block_on(&runtime, run(channel, &setup, stopped, arguments.secs));
+        match (measure(0)?, measure(STOPPED)?) {
+            (Ok(mut without), Ok(mut with)) => {
+                print_row(channel, &mut without, &mut with);
+                last_words.extend(with.last_words.map(|words| (channel, words)));
+            }
+            (Err(why), _) | (_, Err(why)) => println!("| {} | {why} | | | | | | | | | |", channel.name()),
+        }
+    }
+    for (channel, words) in last_words {
+        println!("\nWhat a reader of {} that was let go found last: `{words}`", channel.name());
+    }
+    Ok(())
+}
+
+async fn run(
+    channel: Channel,
+    setup: &Setup,
+    stopped: usize,
+    secs: f64,
+) -> Result<Result<Run, String>, Failed> {
+    let served = channel.peer.start(setup)?;
+    if let Err(refused) = channel.open(&served, TOPIC)? {
+        return Ok(Err(refused));
+    }
+    let book = Rc::new(RefCell::new(Book::new()));
+    let mut readers = Vec::new();
+    for _ in 0..HEALTHY {
+        let socket = listen(channel, served.address, None).await?;
+        readers.push(spawn_local(read_all(socket, Rc::clone(&book))));
+    }
+    sleep(Duration::from_millis(500)).await;
+    let (pid, before) = (served.process.pid(), served.process.usage().resident);
+    let files = open_files(pid);
+    let mut silent = Vec::new();
+    for _ in 0..stopped {
+        silent.push(listen(channel, served.address, Some(STOPPED_BUFFER)).await?);
+    }
+    let peak = Rc::new(RefCell::new((0.0, 0.0)));
+    let watcher = spawn_local(watch(pid, Rc::clone(&peak)));
+    let publisher = spawn_local(publish(channel, served.address, Rc::clone(&book)));
+    sleep(WARM_UP).await;
+    let lasting = Duration::from_secs_f64(secs);
+    let profile = (channel.peer == Peer::Tidings && stopped > 0)
+        .then(|| Profile::of(&served.process, Duration::ZERO, lasting));
+    let profile = profile.transpose()?;
+    book.borrow_mut().measuring = true;
+    sleep(lasting).await;
+    book.borrow_mut().measuring = false;
+    drop(profile);
+    let broken = publisher.is_finished() || readers.iter().any(JoinHandle::is_finished);
+    book.borrow_mut().over = true;
+    sleep(STRAGGLERS).await;
+    publisher.abort();
+    watcher.abort();
+    if broken {
+        return Ok(Err("the publisher or a healthy reader was cut".to_owned()));
+    }
+    // The publisher's connection is the only one that has come since and may be there.
+    let cut = (files + stopped).saturating_sub(open_files(pid)).min(stopped);
+    let last_words = if cut > 0 { last_words(&mut silent).await } else { None };
+    readers.iter().for_each(JoinHandle::abort);
+    let (resident, kernel) = *peak.borrow();
+    let book = std::mem::replace(&mut *book.borrow_mut(), Book::new());
+    drop::<Served>(served);
+    Ok(Ok(Run {
+        publisher: book.publisher,
+        healthy: book.healthy,
+        published: book.published,
+        received: book.received,
+        growth: resident - before,
+        kernel,
+        cut,
+        last_words,
+    }))
+}
+
+impl Book {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            measuring: false,
+            over: false,
+            healthy: Times::default(),
+            publisher: Times::default(),
+            published: 0,
+            received: 0,
+        }
+    }
+}
+
+/// A connection whose answer has begun.
+async fn listen(channel: Channel, address: SocketAddr, buffer: Option<u32>) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    if let Some(bytes) = buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    let mut socket = socket.connect(address).await?;
+    socket.write_all(channel.request(address, TOPIC).as_bytes()).await?;
+    let mut status = [0; 12];
+    socket.read_exact(&mut status).await?;
+    let expected: &[u8] = if channel.wire == Wire::Sse { b"200" } else { b"101" };
+    if &status[9..] == expected { Ok(socket) } else { Err(io::Error::other("a reader was refused")) }
+}
+
+async fn read_all(mut socket: TcpStream, book: Rc<RefCell<Book>>) -> io::Result<()> {
+    let (mut stamps, mut buffer) = (Stamps::default(), vec![0; 64 << 10]);
+    loop {
+        let count = socket.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        let book = &mut *book.borrow_mut();
+        stamps.feed(&buffer[..count], book.began, |took| {
+            book.received += 1;
+            if book.measuring {
+                book.healthy.add(took);
+            }
+        });
+    }
+}
+
+/// Publishes at a steady pace. What is late counts from when it was due.
+async fn publish(channel: Channel, address: SocketAddr, book: Rc<RefCell<Book>>) -> io::Result<()> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let head = format!(
+        "POST {} HTTP/1.1\r\nHost: {address}\r\nContent-Type: text/plain\r\nContent-Length: {MESSAGE_BYTES}\r\n\r\n",
+        channel.publish_path(TOPIC)
+    );
+    let (began, mut response, mut buffer) = (book.borrow().began, Response::default(), vec![0; 4096]);
+    let mut due = Instant::now();
+    while !book.borrow().over {
+        due += Duration::from_secs(1) / MESSAGES_PER_SECOND;
+        sleep_until(due.into()).await;
+        let message = stamped(due - began, MESSAGE_BYTES);
+        debug_assert!(message.len() > STAMP_BYTES);
+        book.borrow_mut().published += 1;
+        socket.write_all(format!("{head}{message}").as_bytes()).await?;
+        response.clear();
+        while !response.is_complete() {
+            let count = socket.read(&mut buffer).await?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            response.feed(&buffer[..count]).map_err(|error| io::Error::other(format!("{error:?}")))?;
+        }
+        if !matches!(response.head.status, 200 | 204) {
+            return Err(io::Error::other(format!("an append was answered with {}", response.head.status)));
+        }
+        let book = &mut *book.borrow_mut();
+        if book.measuring {
+            book.publisher.add(due.elapsed());
+        }
+    }
+    Ok(())
+}
+
+/// Keeps the most that the server and the kernel's sockets took.
+async fn watch(pid: u32, peak: Rc<RefCell<(f64, f64)>>) -> io::Result<()> {
+    loop {
+        let (resident, kernel) = (tidings_bench::Usage::of(pid).resident, socket_memory());
+        peak.replace_with(|peak| (peak.0.max(resident), peak.1.max(kernel)));
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The end of what one that was let go can still read; `None` if none of a few has an end.
+async fn last_words(silent: &mut [TcpStream]) -> Option<String> {
+    let mut buffer = vec![0; 64 << 10];
+    for socket in silent.iter_mut().take(10) {
+        let (mut tail, mut total) = (Vec::new(), 0);
+        while total < LAST_WORDS_WITHIN {
+            match timeout(Duration::from_secs(1), socket.read(&mut buffer)).await {
+                Ok(Ok(0)) => return Some(printable(&tail)),
+                Ok(Err(error)) => return Some(format!("{} ({})", printable(&tail), error.kind())),
+                Ok(Ok(count)) => {
+                    total += count;
+                    tail.extend_from_slice(&buffer[..count]);
+                    let extra = tail.len().saturating_sub(120);
+                    tail.drain(..extra);
+                }
+                Err(_) => break,
+            }
+        }
+    }
+    None
+}
+
+fn printable(bytes: &[u8]) -> String {
+    let text = bytes
+        .iter()
+        .map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { char::from(byte) } else { '.' });
+    text.collect::<String>().replace('`', "'")
+}
+
+fn print_row(channel: Channel, without: &mut Run, with: &mut Run) {
+    let lost = (without.published + with.published) * HEALTHY;
+    let lost = lost.saturating_sub(without.received + with.received);
+    println!(
+        "| {} | {} | {} | {:.1} MB | {:.1} MB | {} | {lost} |",
+        channel.name(),
+        compared(&mut without.publisher, &mut with.publisher),
+        compared(&mut without.healthy, &mut with.healthy),
+        (with.growth - without.growth) / 1e6,
+        (with.kernel - without.kernel) / 1e6,
+        grouped(with.cut),
+    );
+}
+
+/// Three columns: without, with, and how much the slowest have become slower.
+fn compared(without: &mut Times, with: &mut Times) -> String {
+    let slowest = [&mut *without, &mut *with].map(|times| (times.count() > 0).then(|| times.quantile(0.99)));
+    let columns = [without, with].map(|times| match times.count() {
+        0 => "none in time".to_owned(),
+        _ => format!("{:.2} / {:.2}", times.quantile(0.5) / 1000.0, times.quantile(0.99) / 1000.0),
+    });
+    format!("{} | {} | {}", columns[0], columns[1], ratio(slowest[1], slowest[0]))
+}

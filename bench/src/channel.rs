@@ -1,0 +1,97 @@
+//! A way to listen to a server and to publish to those who do.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::{Peer, Served};
+
+/// How deliveries come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Server-sent events.
+    Sse,
+    /// WebSocket messages.
+    WebSocket,
+}
+
+/// A server and the wire on which it is listened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// The server.
+    pub peer: Peer,
+    /// The wire.
+    pub wire: Wire,
+}
+
+impl Channel {
+    /// All that are measured, ours first.
+    pub const ALL: [Self; 6] = [
+        Self { peer: Peer::Tidings, wire: Wire::Sse },
+        Self { peer: Peer::Tidings, wire: Wire::WebSocket },
+        Self { peer: Peer::OfficialRust, wire: Wire::Sse },
+        Self { peer: Peer::Nchan, wire: Wire::Sse },
+        Self { peer: Peer::Nchan, wire: Wire::WebSocket },
+        Self { peer: Peer::Bun, wire: Wire::WebSocket },
+    ];
+
+    /// As reports name it.
+    pub fn name(self) -> String {
+        let wire = match self.wire {
+            Wire::Sse => "SSE",
+            Wire::WebSocket => "WebSocket",
+        };
+        format!("{} {wire}", self.peer.name())
+    }
+
+    /// Where a topic is listened to.
+    pub fn subscribe_path(self, topic: &str) -> String {
+        match (self.peer.has_streams(), self.wire) {
+            (true, Wire::Sse) => format!("/v1/stream/{topic}?offset=now&live=sse"),
+            (true, Wire::WebSocket) => format!("/v1/stream/{topic}?offset=now&live=websocket"),
+            (false, _) => format!("/subscribe/{topic}"),
+        }
+    }
+
+    /// Where a topic is published to.
+    pub fn publish_path(self, topic: &str) -> String {
+        if self.peer.has_streams() { format!("/v1/stream/{topic}") } else { format!("/publish/{topic}") }
+    }
+
+    /// The request that begins to listen.
+    pub fn request(self, address: SocketAddr, topic: &str) -> String {
+        let wire = match self.wire {
+            Wire::Sse => "Accept: text/event-stream\r\n",
+            Wire::WebSocket => {
+                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: AAECAwQFBgcICQoLDA0ODw==\r\n"
+            }
+        };
+        format!("GET {} HTTP/1.1\r\nHost: {address}\r\n{wire}\r\n", self.subscribe_path(topic))
+    }
+
+    /// Makes the topic exist, and sees whether the server can be listened to in this way. If not, says what it answered.
+    pub fn open(self, served: &Served, topic: &str) -> io::Result<Result<(), String>> {
+        if self.peer.has_streams() {
+            let path = self.publish_path(topic);
+            let head = "Host: localhost\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n";
+            let status = status_of(served.address, &format!("PUT {path} HTTP/1.1\r\n{head}"))?;
+            if !matches!(status.as_str(), "200" | "201") {
+                return Ok(Err(format!("PUT {path} is answered with {status}")));
+            }
+        }
+        let status = status_of(served.address, &self.request(served.address, topic))?;
+        let expected = if self.wire == Wire::Sse { "200" } else { "101" };
+        Ok(if status == expected { Ok(()) } else { Err(format!("not served: answered with {status}")) })
+    }
+}
+
+/// The status of the answer to one request on a connection of its own.
+fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+    socket.write_all(request.as_bytes())?;
+    let mut line = [0; 12];
+    socket.read_exact(&mut line)?;
+    Ok(String::from_utf8_lossy(&line[9..]).into_owned())
+}

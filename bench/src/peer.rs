@@ -1,0 +1,125 @@
+//! The servers that are measured, and how each is started.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Process;
+
+/// A server that a benchmark can measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Ours, with its embedded store.
+    Tidings,
+    /// The Rust server of the protocol's authors, with its write-ahead log.
+    OfficialRust,
+    /// The Node server of the protocol's authors. It keeps everything in memory; nothing it acknowledges is durable.
+    OfficialNode,
+    /// nginx with the Nchan module. It keeps the latest messages in memory.
+    Nchan,
+    /// Bun's own publish to WebSockets. It keeps nothing.
+    Bun,
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The folder of the tree.
+    pub root: PathBuf,
+    /// Where servers have their data; on the disk that is measured.
+    pub data: PathBuf,
+    /// The cores that servers are kept on, if any.
+    pub cores: Option<String>,
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Served {
+    /// Its process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its data, which goes with it.
+    pub data: PathBuf,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.data);
+    }
+}
+
+impl Peer {
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tidings => "tidings",
+            Self::OfficialRust => "official Rust",
+            Self::OfficialNode => "official Node (memory)",
+            Self::Nchan => "nginx + Nchan",
+            Self::Bun => "Bun",
+        }
+    }
+
+    /// Whether it speaks the Durable Streams protocol.
+    pub fn has_streams(self) -> bool {
+        matches!(self, Self::Tidings | Self::OfficialRust | Self::OfficialNode)
+    }
+
+    /// Starts it, with nothing in it.
+    pub fn start(self, setup: &Setup) -> io::Result<Served> {
+        let label: String = self.name().chars().filter(char::is_ascii_alphanumeric).collect();
+        let data = setup.data.join(&label);
+        if data.exists() {
+            std::fs::remove_dir_all(&data)?;
+        }
+        std::fs::create_dir_all(&data)?;
+        let data = data.canonicalize()?;
+        let address = free_address()?;
+        let command = self.command(setup, &data, address)?;
+        let log = setup.data.join(format!("{label}.log"));
+        let process = Process::start(&command, setup.cores.as_deref(), address, &log)?;
+        Ok(Served { process, address, data })
+    }
+
+    fn command(self, setup: &Setup, data: &PathBuf, address: SocketAddr) -> io::Result<Command> {
+        let (port, peers) = (address.port().to_string(), setup.root.join("target/peers"));
+        let scripts = setup.root.join("bench/peers");
+        let mut command;
+        match self {
+            Self::Tidings => {
+                command = Command::new(setup.root.join("target/release/tidings"));
+                command.args(["serve", "--dev", "--listen", &address.to_string(), "--data"]).arg(data);
+                let more = std::env::var("TIDINGS_FLAGS").unwrap_or_default();
+                command.args(more.split_whitespace());
+                command.env("TIDINGS_LOG", "warn");
+            }
+            Self::OfficialRust => {
+                command = Command::new(peers.join("bin/durable-streams-server"));
+                command.args(["--port", &port, "--data-dir"]).arg(data);
+            }
+            Self::OfficialNode => {
+                command = Command::new("node");
+                command.arg(scripts.join("durable-streams.cjs"));
+                command.env("NODE_PATH", peers.join("npm/node_modules")).env("PORT", port);
+            }
+            Self::Nchan => {
+                let config = std::fs::read_to_string(scripts.join("nchan.conf"))?.replace("PORT", &port);
+                std::fs::write(data.join("nginx.conf"), config)?;
+                command = Command::new("nginx");
+                command.arg("-p").arg(data).arg("-c").arg(data.join("nginx.conf"));
+            }
+            Self::Bun => {
+                command = Command::new(peers.join("npm/node_modules/.bin/bun"));
+                command.arg("run").arg(scripts.join("topics.ts")).env("PORT", port);
+            }
+        }
+        Ok(command)
+    }
+}
+
+/// An address of this machine on which nobody listens.
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}

@@ -1,0 +1,37 @@
+//! How figures are printed.
+
+/// One line of a report: what was measured, beside what it was meant to be.
+pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
+    println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
+}
+
+/// A number as people read it: 100,000.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How many times theirs is ours; nothing if one of them is not there.
+pub fn ratio(ours: Option<f64>, theirs: Option<f64>) -> String {
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}x", ours / theirs),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_stand_in_groups_of_three() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}
