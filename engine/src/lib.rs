@@ -1,7 +1,8 @@
 //! What every capability stands on: publish, append, match, deliver, without a capability's nouns.
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
-//! once), [`bus`] (who is woken when), [`matching`] (patterns to subscribers), [`clock`] and [`chance`].
+//! once), [`bus`] (who is woken when), [`matching`] (patterns to subscribers), [`clock`], [`chance`] and
+//! [`metrics`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
@@ -11,8 +12,10 @@ pub mod clock;
 pub mod follow;
 pub mod log;
 pub mod matching;
+pub mod metrics;
 
 pub use bus::{Bus, Listener};
 pub use chance::Chance;
 pub use clock::{Clock, ManualClock, WallClock};
 pub use follow::Follower;
+pub use metrics::{LimitHits, Metrics};

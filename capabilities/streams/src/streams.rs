@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Timestamp, limits};
 
@@ -57,6 +58,11 @@ impl Streams {
     /// The clock by which streams expire.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Whether writes would be taken now.
+    pub fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
     }
 
     /// The stream of that name, if it can be used. Does not renew it.

@@ -133,6 +133,10 @@ impl<T: Tables> Logs for Memory<T> {
         };
         std::future::ready(page).boxed()
     }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 impl<T: Tables> Commits<T::Change> for Memory<T> {
