@@ -2,13 +2,18 @@
 //!
 //! A handler translates, a capability decides. Read [`router`], then a capability's file ([`streams`]), then
 //! [`wire`] (headers, offsets and bodies to values and back), [`sse`] and [`error`] (which error is which status).
+//! Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need) and [`gate`] (limits).
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
 mod drain;
 mod error;
+mod gate;
+mod observe;
+mod operations;
 mod path;
+mod routes;
 mod sse;
 mod streams;
 mod wire;
@@ -22,6 +27,12 @@ use tidings_streams::Streams;
 
 pub use drain::{Drain, Drained};
 pub use error::ApiError;
+pub use gate::{Gate, GateOptions};
+pub use observe::{Observe, Spans};
+pub use operations::MetricsAccess;
+pub use streams::Scheme;
+
+use routes::Routes;
 
 /// What the handlers stand on.
 #[derive(Clone)]
@@ -32,21 +43,38 @@ pub struct Api {
     pub chance: Arc<Chance>,
     /// Tells waiting readers that the server is about to stop.
     pub drained: Drained,
+    /// Lets requests in.
+    pub gate: Arc<Gate>,
+    /// Counts and logs them.
+    pub observe: Arc<Observe>,
+    /// Who may read the metrics here.
+    pub metrics_access: MetricsAccess,
 }
 
 /// All routes.
 pub fn router(api: Api) -> Router {
-    Router::new()
-        .route("/health", get(health))
-        .route("/v1/stream/{*id}", streams::methods())
-        .route("/v1/{project}/stream/{*id}", streams::methods())
-        .fallback(error::no_such_path)
-        .method_not_allowed_fallback(error::no_such_method)
-        .layer(axum::middleware::from_fn(answer::finish))
-        .with_state(api)
+    routes().into_router(api)
 }
 
-/// The process serves. Needs no credentials.
-async fn health() -> axum::Json<serde_json::Value> {
-    axum::Json(serde_json::json!({ "status": "ok" }))
+/// The templates of all routes.
+pub fn templates() -> Vec<&'static str> {
+    routes().templates()
+}
+
+/// What operators ask, on a listener of its own: metrics without credentials.
+pub fn operators_router(api: Api) -> Router {
+    operators_routes().into_router(Api { metrics_access: MetricsAccess::Open, ..api })
+}
+
+fn routes() -> Routes {
+    operators_routes()
+        .route("/v1/stream/{*id}", streams::methods())
+        .route("/v1/{project}/stream/{*id}", streams::methods())
+}
+
+fn operators_routes() -> Routes {
+    Routes::new()
+        .route("/health", get(operations::health))
+        .route("/ready", get(operations::ready))
+        .route("/metrics", get(operations::metrics))
 }

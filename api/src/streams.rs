@@ -5,11 +5,13 @@ use std::pin::Pin;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use futures_util::stream;
+use tidings_engine::metrics::Held;
 use tidings_model::Producer;
 use tidings_streams::{
     Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Reader, Stream, StreamKey,
@@ -20,7 +22,7 @@ use crate::error::ApiError;
 use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
 use crate::wire::query::{Live, ReadQuery};
-use crate::wire::{cursor, header as names, offset, payload, request, time};
+use crate::wire::{body, cursor, header as names, offset, payload, request, time};
 
 /// What can be done with a stream.
 pub fn methods() -> MethodRouter<Api> {
@@ -34,10 +36,10 @@ async fn create(
 ) -> Result<Response, ApiError> {
     refuse_reserved(stream.id.as_str())?;
     let (parts, body) = request.into_parts();
-    let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
+    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::create(&parts.headers, body)?;
     // Before anything is created: an answer that fails must not leave a stream behind.
-    let location = location(&parts.headers, &parts.uri)?;
+    let location = location(&parts)?;
     let mut headers = HeaderMap::new();
     let (status, found) = match api.streams.create(&stream, &wanted).await? {
         Created::New(found) => {
@@ -69,7 +71,7 @@ async fn append(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
+    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(&parts.headers, body)?;
     let producer = wanted.conditions.producer.clone();
     let appended = api.streams.append(&stream, wanted).await?;
@@ -145,6 +147,7 @@ async fn catch_up(
 
 async fn long_poll(api: &Api, stream: &StreamKey, query: ReadQuery) -> Result<Response, ApiError> {
     let mut reader = api.streams.follow(stream, query.from).await?;
+    let _counted = api.observe.long_poll_readers.hold();
     let timeout = api.streams.clock().sleep(api.streams.options().long_poll_timeout);
     let mut drained = api.drained.clone();
     let chunk = match tokio::select! {
@@ -194,7 +197,8 @@ fn event_stream(
         tokio::select! { () = time_over => {}, () = drained.wait() => {} }
     });
     let cursor = current_cursor(&api, cursor);
-    let first = Some(Following { api, reader, over, cursor, wait: Wait::First });
+    let counted = api.observe.sse_readers.hold();
+    let first = Some(Following { api, reader, over, cursor, wait: Wait::First, _counted: counted });
     stream::unfold(first, move |following| async move {
         let mut following = following?;
         let chunk = following.next().await?;
@@ -212,6 +216,8 @@ struct Following {
     over: Pin<Box<dyn Future<Output = ()> + Send>>,
     cursor: u64,
     wait: Wait,
+    /// Among the live readers.
+    _counted: Held,
 }
 
 /// Whether to answer with what is there, or to wait for more.
@@ -298,12 +304,29 @@ fn names_etag(asked: &HeaderValue, etag: &HeaderValue) -> bool {
         .any(|one| one == "*" || one.as_bytes() == etag)
 }
 
-fn location(headers: &HeaderMap, uri: &Uri) -> Result<HeaderValue, ApiError> {
+/// What a connection speaks under HTTP. The server puts it on requests that came over TLS; what a client or a proxy says
+/// of it is not known to be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain TCP.
+    Http,
+    /// TLS.
+    Https,
+}
+
+fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
     let invalid = || ApiError::bad_request("invalid_host", "the Host header is not that of a server");
-    let host = match uri.authority() {
+    let host = match parts.uri.authority() {
         Some(authority) => authority.clone(),
-        None => names::text(headers, &header::HOST)?.unwrap_or("localhost").parse().map_err(|_| invalid())?,
+        None => {
+            let host = names::text(&parts.headers, &header::HOST)?;
+            host.unwrap_or("localhost").parse().map_err(|_| invalid())?
+        }
     };
-    HeaderValue::from_str(&format!("http://{host}{}", uri.path()))
+    let scheme = match parts.extensions.get::<Scheme>() {
+        Some(Scheme::Https) => "https",
+        Some(Scheme::Http) | None => "http",
+    };
+    HeaderValue::from_str(&format!("{scheme}://{host}{}", parts.uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
 }

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+use tidings_api::{MetricsAccess, Spans};
 use tidings_embedded::OpenError;
 use tidings_engine::WallClock;
-use tidings_server::{Server, ServerOptions, StartError, StoreChoice};
+use tidings_server::{
+    LimitOptions, ObserveOptions, Server, ServerOptions, StartError, StoreChoice, TlsOptions,
+};
 use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -51,6 +54,15 @@ struct Serve {
     /// Any project exists and no credentials are needed. Only on the loopback interface.
     #[arg(long, env = "TIDINGS_DEV", value_parser = clap::builder::FalseyValueParser::new())]
     dev: bool,
+    /// Address and port where metrics are served to everybody who can reach it.
+    #[arg(long, env = "TIDINGS_METRICS_LISTEN", value_name = "ADDR")]
+    metrics_listen: Option<SocketAddr>,
+    /// PEM file with the certificate, to serve HTTPS. Read again on SIGHUP.
+    #[arg(long, env = "TIDINGS_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with the certificate's private key.
+    #[arg(long, env = "TIDINGS_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 }
 
 /// Why the command ends with an error. The message says what to do.
@@ -124,10 +136,21 @@ impl Serve {
             clock: Arc::new(WallClock),
             seed: fastrand::u64(..),
             streams: Options::default(),
+            limits: LimitOptions::default(),
+            tls: self.tls_cert.zip(self.tls_key).map(|(certificate, key)| TlsOptions { certificate, key }),
+            observe: ObserveOptions {
+                metrics_listen: self.metrics_listen,
+                metrics_access: if self.dev { MetricsAccess::Open } else { MetricsAccess::AdminKey },
+                spans: Spans::No,
+            },
         };
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         let server = Server::start(options).await?;
-        greet(server.address(), &self.data);
-        wait_for_signal().await?;
+        greet(scheme, server.address(), &self.data);
+        if let Some(address) = server.metrics_address() {
+            println!("metrics: http://{address}/metrics");
+        }
+        wait_for_signal(&server).await?;
         tracing::info!("draining");
         server.stop().await?;
         Ok(())
@@ -139,27 +162,34 @@ fn exit_now() {
     std::process::exit(1);
 }
 
-fn greet(address: SocketAddr, data: &Path) {
+fn greet(scheme: &str, address: SocketAddr, data: &Path) {
     println!(
-        "tidings {version} serves on http://{address}\n\
+        "tidings {version} serves on {scheme}://{address}\n\
          data: {data}\n\
          try:\n\
-         \x20 curl -i -X PUT http://{address}/v1/stream/hello -H 'content-type: text/plain'\n\
-         \x20 curl -i -X POST http://{address}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'\n\
-         \x20 curl -N 'http://{address}/v1/stream/hello?offset=-1&live=sse'",
+         \x20 curl -i -X PUT {scheme}://{address}/v1/stream/hello -H 'content-type: text/plain'\n\
+         \x20 curl -i -X POST {scheme}://{address}/v1/stream/hello -H 'content-type: text/plain' -d 'good tidings'\n\
+         \x20 curl -N '{scheme}://{address}/v1/stream/hello?offset=-1&live=sse'",
         version = env!("CARGO_PKG_VERSION"),
         data = data.display(),
     );
 }
 
-async fn wait_for_signal() -> io::Result<()> {
+/// Waits until the process is told to end. SIGHUP renews what can be renewed meanwhile.
+async fn wait_for_signal(server: &Server) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut hang_up = signal(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hang_up.recv() => match server.reload_tls() {
+                Ok(()) => tracing::info!("read certificate and key again"),
+                Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+            },
+        }
     }
-    Ok(())
 }
 
 /// For people in a terminal, for programs elsewhere.

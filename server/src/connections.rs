@@ -1,30 +1,91 @@
 //! Connections: so many at most, each of which must say what it wants in time, and all of which end when the server
 //! does.
+//!
+//! A connection is accepted, opened (TLS if that is set, and which HTTP it is) and served ([`http`](crate::http)).
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use tidings_model::limits;
+use tidings_api::Scheme;
+use tidings_engine::metrics::{Counter, Gauge, Name};
+use tidings_engine::{LimitHits, Metrics};
+use tidings_model::limits::{self, Limit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::http::{Http, Opened, Version};
+use crate::preface;
+use crate::tls::Tls;
 
 /// How long to wait when the system has no room for another connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// What an operator may set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// How long the first request's head may take.
+    pub head_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            connections: limits::CONNECTIONS,
+            header_bytes: limits::HEADER_BYTES,
+            head_timeout: limits::HEAD_TIMEOUT,
+            idle_timeout: limits::IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// What connections of one listener share.
+pub struct Connections {
+    /// How many, and how patient.
+    pub options: ConnectionOptions,
+    /// What they are served.
+    pub http: Http,
+    /// Set if they speak TLS.
+    pub tls: Option<Arc<Tls>>,
+    /// Where they are counted.
+    pub counts: Counts,
+}
+
+/// Where connections are counted.
+#[derive(Clone)]
+pub struct Counts {
+    open: Gauge,
+    accepted: Counter,
+    tls_failures: Counter,
+    limit_hits: LimitHits,
+}
+
+impl Counts {
+    /// Counted in the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        let counter = |name, help| metrics.counter(Name { name, help }, &[]);
+        let open = Name { name: "tidings_connections", help: "Connections that are open." };
+        Self {
+            open: metrics.gauge(open, &[]),
+            accepted: counter("tidings_connections_total", "Connections taken."),
+            tls_failures: counter("tidings_tls_failures_total", "Connections whose TLS handshake failed."),
+            limit_hits: LimitHits::new(metrics),
+        }
+    }
+}
+
 /// Serves until `stopped`, then waits for the answers that are on their way. Dropping it cuts them off.
-pub async fn serve(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
-    let mut http = Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEADER_READ_TIMEOUT);
-    http.http2().timer(TokioTimer::new()).keep_alive_interval(limits::HTTP2_PING_INTERVAL);
-    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
-    let graceful = GracefulShutdown::new();
+pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: impl Future<Output = ()>) {
+    let permits = Arc::new(Semaphore::new(shared.options.connections));
+    let (stop, stopping) = watch::channel(false);
     // Ends them when it is dropped.
     let mut connections = JoinSet::new();
     tokio::pin!(stopped);
@@ -32,7 +93,7 @@ pub async fn serve(listener: TcpListener, router: Router, stopped: impl Future<O
         let (socket, permit) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => match accepted {
+            accepted = accept(&listener, &permits, &shared.counts) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection; trying again");
@@ -41,28 +102,86 @@ pub async fn serve(listener: TcpListener, router: Router, stopped: impl Future<O
                 }
             },
         };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http.serve_connection_with_upgrades(TokioIo::new(socket), service).into_owned();
-        let connection = graceful.watch(connection);
+        let (shared, stopping) = (shared.clone(), stopping.clone());
         connections.spawn(async move {
-            let _permit = permit;
-            if let Err(error) = connection.await {
-                tracing::debug!(error, "a connection ended badly");
-            }
+            let (_permit, _open) = (permit, shared.counts.open.hold());
+            shared.connection(socket, stopping).await;
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    stop.send_replace(true);
+    while connections.join_next().await.is_some() {}
 }
 
 /// The next connection, once there is room for it.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
+    counts: &Counts,
 ) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let permit = match permits.clone().try_acquire_owned() {
+        Ok(permit) => permit,
+        Err(_) => {
+            counts.limit_hits.count(Limit::Connections);
+            permits.clone().acquire_owned().await.map_err(io::Error::other)?
+        }
+    };
     let (socket, _) = listener.accept().await?;
+    counts.accepted.count();
     // Small answers must not wait for the acknowledgement of the ones before.
     socket.set_nodelay(true)?;
     Ok((socket, permit))
+}
+
+impl Connections {
+    /// One connection, from its first byte to its end.
+    async fn connection(&self, socket: TcpStream, stopping: watch::Receiver<bool>) {
+        let head_due = Instant::now() + self.options.head_timeout;
+        match &self.tls {
+            None => {
+                let opening = preface::detect(socket);
+                if let Some((io, version)) = self.open(opening, head_due, &stopping).await {
+                    self.http.serve(Opened { io, version, scheme: Scheme::Http }, head_due, stopping).await;
+                }
+            }
+            Some(tls) => {
+                let opening =
+                    async { tls.accept(socket).await.inspect_err(|_| self.counts.tls_failures.count()) };
+                if let Some(io) = self.open(opening, head_due, &stopping).await {
+                    let version = if io.get_ref().1.alpn_protocol() == Some(b"h2") {
+                        Version::Two
+                    } else {
+                        Version::One
+                    };
+                    self.http.serve(Opened { io, version, scheme: Scheme::Https }, head_due, stopping).await;
+                }
+            }
+        }
+    }
+
+    /// What comes before HTTP, if it comes in time and before the server stops.
+    async fn open<T>(
+        &self,
+        opening: impl Future<Output = io::Result<T>>,
+        head_due: Instant,
+        stopping: &watch::Receiver<bool>,
+    ) -> Option<T> {
+        let mut stopping = stopping.clone();
+        let opened = tokio::select! {
+            opened = timeout_at(head_due, opening) => opened,
+            // Nothing was asked yet, so nothing is lost.
+            _ = stopping.wait_for(|&stopping| stopping) => return None,
+        };
+        match opened {
+            Ok(Ok(opened)) => Some(opened),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a connection ended before it was open");
+                None
+            }
+            Err(_) => {
+                self.counts.limit_hits.count(Limit::HeadTime);
+                None
+            }
+        }
+    }
 }

@@ -7,16 +7,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain};
+use axum::Router;
+use tidings_api::{Api, Drain, Gate, GateOptions, MetricsAccess, Observe, Spans};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::log::Memory;
-use tidings_engine::{Bus, Chance, Clock};
+use tidings_engine::metrics::{Kind, Name};
+use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
+use tidings_model::limits;
 use tidings_streams::{Options, Store, Streams, Table};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::connections;
+use crate::connections::{self, ConnectionOptions, Connections, Counts};
+use crate::http::Http;
+use crate::tls::{Tls, TlsError, TlsOptions};
+use crate::usage;
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -54,6 +60,9 @@ pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// Certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// What a server is made of.
@@ -68,41 +77,138 @@ pub struct ServerOptions {
     pub seed: u64,
     /// How streams are set.
     pub streams: Options,
+    /// What clients may not exceed.
+    pub limits: LimitOptions,
+    /// Certificate and key, to speak TLS.
+    pub tls: Option<TlsOptions>,
+    /// What operators see.
+    pub observe: ObserveOptions,
+}
+
+/// What clients may not exceed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitOptions {
+    /// Requests of one project in a second; 0 lets all pass.
+    pub requests_per_second: u32,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// How long the first request's head of a connection may take.
+    pub head_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
+}
+
+impl Default for LimitOptions {
+    fn default() -> Self {
+        Self {
+            requests_per_second: limits::REQUESTS_PER_SECOND,
+            connections: limits::CONNECTIONS,
+            header_bytes: limits::HEADER_BYTES,
+            head_timeout: limits::HEAD_TIMEOUT,
+            idle_timeout: limits::IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// What operators see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObserveOptions {
+    /// Where metrics, and nothing of clients, are served without credentials.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Who may read the metrics where clients are served.
+    pub metrics_access: MetricsAccess,
+    /// Whether each request has a span, for those who export traces.
+    pub spans: Spans,
+}
+
+impl Default for ObserveOptions {
+    fn default() -> Self {
+        Self { metrics_listen: None, metrics_access: MetricsAccess::AdminKey, spans: Spans::No }
+    }
 }
 
 /// A server that listens.
 pub struct Server {
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     bus: Bus,
+    metrics: Metrics,
     drain: Drain,
-    stop: oneshot::Sender<()>,
+    tls: Option<Arc<Tls>>,
+    stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    /// Serves metrics on a listener of its own until the very end.
+    serving_metrics: Option<JoinHandle<()>>,
     keeping_house: JoinHandle<()>,
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
 
 impl Server {
-    /// Binds the address, opens the store and begins to serve. Clients that come before the store is open wait.
+    /// Binds the addresses, opens the store and begins to serve. Clients that come before the store is open wait.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let listen = options.listen;
-        let unbound = |error| StartError::Listen { listen, error };
-        let listener = TcpListener::bind(listen).await.map_err(unbound)?;
-        let address = listener.local_addr().map_err(unbound)?;
-        let bus = Bus::new();
-        let opened = open_store(options.store, &bus, &options.clock)?;
-        let streams = Streams::new(opened.store, bus.clone(), options.clock.clone(), options.streams);
-        let (drain, drained) = Drain::new();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let keeping_house = tokio::spawn(keep_house(streams.clone(), options.clock, opened.tend));
-        let chance = Arc::new(Chance::seeded(options.seed));
-        let router = tidings_api::router(Api { streams, chance, drained });
-        let stopped = async {
-            // A server that is dropped stops too.
-            let _ = stopped.await;
+        let tls = options.tls.map(Tls::load).transpose()?.map(Arc::new);
+        let (listener, address) = bind(options.listen).await?;
+        let metrics_listener = match options.observe.metrics_listen {
+            Some(listen) => Some(bind(listen).await?),
+            None => None,
         };
-        let serving = tokio::spawn(connections::serve(listener, router, stopped));
-        Ok(Self { address, bus, drain, stop, serving, keeping_house, _lock: opened.lock })
+        let (bus, metrics, clock) = (Bus::new(), Metrics::new(), options.clock);
+        usage::show(&metrics);
+        let opened = open_store(options.store, &bus, &clock, &metrics)?;
+        let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams);
+        let (drain, drained) = Drain::new();
+        let keeping_house = tokio::spawn(keep_house(streams.clone(), clock.clone(), opened.tend));
+        let chance = Arc::new(Chance::seeded(options.seed));
+        let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
+        let gate = Arc::new(Gate::new(options.limits.gate(), clock));
+        let metrics_access = options.observe.metrics_access;
+        let api = Api { streams, chance, drained, gate, observe, metrics_access };
+        let (stop, stopped) = watch::channel(false);
+        let serving = {
+            let router = tidings_api::router(api.clone());
+            let shared = connections(router, options.limits.connections(), tls.clone(), &metrics);
+            tokio::spawn(connections::serve(listener, shared, when_stopped(stopped.clone())))
+        };
+        let serve_metrics = |(listener, address): (TcpListener, SocketAddr)| {
+            let settings = ConnectionOptions {
+                connections: limits::METRICS_CONNECTIONS,
+                ..options.limits.connections()
+            };
+            let shared = connections(tidings_api::operators_router(api), settings, None, &Metrics::new());
+            (address, tokio::spawn(connections::serve(listener, shared, when_stopped(stopped))))
+        };
+        let (metrics_address, serving_metrics) = metrics_listener.map(serve_metrics).unzip();
+        Ok(Self {
+            address,
+            metrics_address,
+            bus,
+            metrics,
+            drain,
+            tls,
+            stop,
+            serving,
+            serving_metrics,
+            keeping_house,
+            _lock: opened.lock,
+        })
+    }
+
+    /// Where metrics are served without credentials, if they are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Its numbers.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Reads certificate and key again, for connections that come from now on.
+    pub fn reload_tls(&self) -> Result<(), TlsError> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
     /// Where it listens.
@@ -119,8 +225,7 @@ impl Server {
     /// it has waited long enough for those that do not take theirs.
     pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
-        // An error means that serving has ended by itself; then its result tells.
-        let _ = self.stop.send(());
+        self.stop.send_replace(true);
         let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
             Ok(served) => served.map_err(io::Error::other),
             Err(_) => {
@@ -129,11 +234,51 @@ impl Server {
                 Ok(())
             }
         };
+        if let Some(serving_metrics) = self.serving_metrics {
+            serving_metrics.abort();
+        }
         self.keeping_house.abort();
         // It may hold the store; who stops the server wants the store closed.
         let _ = self.keeping_house.await;
         served
     }
+}
+
+impl LimitOptions {
+    fn gate(&self) -> GateOptions {
+        GateOptions { header_bytes: self.header_bytes, requests_per_second: self.requests_per_second }
+    }
+
+    fn connections(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            connections: self.connections,
+            header_bytes: self.header_bytes,
+            head_timeout: self.head_timeout,
+            idle_timeout: self.idle_timeout,
+        }
+    }
+}
+
+async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let unbound = |error| StartError::Listen { listen, error };
+    let listener = TcpListener::bind(listen).await.map_err(unbound)?;
+    let address = listener.local_addr().map_err(unbound)?;
+    Ok((listener, address))
+}
+
+fn connections(
+    router: Router,
+    options: ConnectionOptions,
+    tls: Option<Arc<Tls>>,
+    metrics: &Metrics,
+) -> Arc<Connections> {
+    let http = Http::new(router, &options, LimitHits::new(metrics));
+    Arc::new(Connections { options, http, tls, counts: Counts::new(metrics) })
+}
+
+/// Resolves when the server stops; one that is dropped stops too.
+async fn when_stopped(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|&stopped| stopped).await;
 }
 
 /// A store that was opened, with what belongs to it.
@@ -146,19 +291,32 @@ struct Opened {
 /// Gives space back, where the store can.
 type Tend = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<Opened, OpenError> {
+fn open_store(
+    choice: StoreChoice,
+    bus: &Bus,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Opened, OpenError> {
+    const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the store." };
     match choice {
         StoreChoice::Memory => {
             let store = Arc::new(Memory::<Table>::new(bus.clone(), clock.clone()));
+            let counted = store.clone();
+            let streams = move || counted.look(|table: &Table, _| table.len()) as f64;
+            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             Ok(Opened { store, lock: None, tend: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
             let disk = Arc::new(Folder::new(data));
             let secret = RandomState::new().hash_one(0);
-            let options = tidings_embedded::Options { secret, ..options };
+            let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
             let store = Embedded::<Table>::open(disk, options, bus.clone(), clock.clone())?;
-            let tended = store.clone();
+            let (tended, counted) = (store.clone(), store.downgrade());
+            let streams = move || {
+                counted.upgrade().map_or(0, |store| store.look(|table: &Table, _| table.len())) as f64
+            };
+            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             Ok(Opened { store: Arc::new(store), lock: Some(lock), tend: Arc::new(move || tended.tend()) })
         }
     }

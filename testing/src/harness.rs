@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tidings_embedded::Options as EmbeddedOptions;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::Timestamp;
-use tidings_server::{Server, ServerOptions, StoreChoice};
+use tidings_server::{LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
 use tidings_streams::Options;
 
 /// How a server under test is set up.
@@ -16,6 +16,12 @@ pub struct Setup {
     pub store: TestStore,
     /// How streams are set.
     pub streams: Options,
+    /// What clients may not exceed.
+    pub limits: LimitOptions,
+    /// Certificate and key, to speak TLS.
+    pub tls: Option<TlsOptions>,
+    /// What operators see.
+    pub observe: ObserveOptions,
     /// Whether time passes by itself. Only for programs that measure it themselves.
     pub wall_clock: bool,
 }
@@ -75,6 +81,9 @@ impl Harness {
             clock: server_clock,
             seed: 42,
             streams: setup.streams,
+            limits: setup.limits,
+            tls: setup.tls,
+            observe: setup.observe,
         })
         .await
         .expect("a free port on the loopback interface");
@@ -84,6 +93,22 @@ impl Harness {
     /// The server's address and a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.server.address())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.server.address()
+    }
+
+    /// The server itself.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The value of a metric, written with its labels as in its text; none if there is no such line.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.server.metrics().text();
+        text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
     /// Who waits for what in the server.

@@ -47,7 +47,7 @@ impl Process {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).await.expect("readable");
-        let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line.split("://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
         let address = address.trim().to_owned();
         Self { data, arguments, child, output, address }
     }
@@ -74,11 +74,17 @@ impl Process {
         self.data.path()
     }
 
+    /// Sends it a signal, by its name without `SIG`.
+    pub async fn signal(&self, name: &str) {
+        let id = self.child.id().expect("it is running").to_string();
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &id]).status().await.expect("kill is there");
+        assert!(sent.success());
+    }
+
     /// Asks it to stop, and waits for its end.
     pub async fn terminate(mut self) -> ExitStatus {
-        let id = self.child.id().expect("it is running").to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there");
-        assert!(sent.success());
+        self.signal("TERM").await;
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await.expect("readable");
         self.child.wait().await.expect("it ends")

@@ -1,5 +1,6 @@
 //! What clients write and read, to values and back.
 
+pub mod body;
 pub mod cursor;
 pub mod header;
 pub mod offset;

@@ -10,7 +10,7 @@ const CORE_TESTS: u64 = 332;
 
 async fn the_suite_passes_on(store: TestStore) {
     let streams = Options { long_poll_timeout: Duration::from_millis(500), ..Options::default() };
-    let server = Harness::with(Setup { store, streams, wall_clock: true }).await;
+    let server = Harness::with(Setup { store, streams, wall_clock: true, ..Setup::default() }).await;
     let report = node::vitest("conformance.test.ts", &server.url(""), &[("LONG_POLL_MS", "500")]).await;
     assert!(report.failed.is_empty(), "{:#?}", report.failed);
     assert_eq!(report.passed, CORE_TESTS);

@@ -3,9 +3,12 @@
 mod client;
 mod command_line;
 mod conformance;
+mod connections;
 mod durability;
 mod limits;
 mod live;
 mod names;
+mod observe;
 mod streams;
+mod tls;
 mod tour;

@@ -1,0 +1,55 @@
+//! What operators and their machines ask: is it alive, is it ready, what are its numbers.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tidings_engine::log::StoreError;
+
+use crate::Api;
+use crate::error::ApiError;
+
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAccess {
+    /// Everybody: on a listener of its own, or in development.
+    Open,
+    /// Whoever has the admin key.
+    AdminKey,
+}
+
+/// The process serves. Needs no credentials.
+pub async fn health() -> axum::Json<Value> {
+    axum::Json(json!({ "status": "ok" }))
+}
+
+/// Whether writes would be taken. Needs no credentials.
+pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError> {
+    let not = |code, message: &str| Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
+    if api.drained.is_draining() {
+        return not("draining", "the server is about to stop");
+    }
+    match api.streams.accepting() {
+        Ok(()) => Ok(axum::Json(json!({ "status": "ready" }))),
+        Err(StoreError::NoSpace) => not("no_space", "the store is out of space"),
+        // The reason may name files; the log has it.
+        Err(StoreError::Unavailable(_)) => not("store_stopped", "the store has stopped"),
+    }
+}
+
+/// All metrics, in the text that Prometheus reads.
+pub async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiError> {
+    may_read_metrics(&api, &headers)?;
+    let content_type = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    Ok(([content_type], api.observe.metrics().text()).into_response())
+}
+
+/// There is no admin key yet, so nobody has it.
+fn may_read_metrics(api: &Api, _headers: &HeaderMap) -> Result<(), ApiError> {
+    match api.metrics_access {
+        MetricsAccess::Open => Ok(()),
+        MetricsAccess::AdminKey => {
+            Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "metrics need the admin key"))
+        }
+    }
+}
