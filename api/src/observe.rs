@@ -47,9 +47,9 @@ pub struct Observe {
     clock: Arc<dyn Clock>,
     ids: RequestIds,
     /// By their templates.
-    routes: HashMap<&'static str, Route>,
+    routes: HashMap<&'static str, Arc<Route>>,
     /// For paths where nothing is served.
-    no_route: Route,
+    no_route: Arc<Route>,
     spans: Spans,
     /// Readers by SSE.
     pub sse_readers: Gauge,
@@ -74,8 +74,8 @@ impl Observe {
             limit_hits: LimitHits::new(metrics),
             clock,
             ids: RequestIds { start: chance.within(0..=u64::MAX), made: AtomicU64::new(0) },
-            routes: crate::templates().into_iter().map(|route| (route, Route::new(route))).collect(),
-            no_route: Route::new("none"),
+            routes: crate::templates().into_iter().map(|route| (route, Arc::new(Route::new(route)))).collect(),
+            no_route: Arc::new(Route::new("none")),
             spans,
             sse_readers: metrics.gauge(READERS, &[("transport", "sse")]),
             long_poll_readers: metrics.gauge(READERS, &[("transport", "long-poll")]),
@@ -90,12 +90,10 @@ impl Observe {
 
     /// Begins to observe a request that is served outside of the router, or by it.
     fn begin(&self, request: &Request) -> Seen {
-        let route = match request.extensions().get::<MatchedPath>() {
-            Some(path) => self.routes.get(path.as_str()).unwrap_or(&self.no_route).template,
-            None => self.no_route.template,
-        };
+        let matched = request.extensions().get::<MatchedPath>();
+        let route = matched.and_then(|path| self.routes.get(path.as_str())).unwrap_or(&self.no_route);
         Seen {
-            route,
+            route: route.clone(),
             method: request.method().clone(),
             version: request.version(),
             id: self.ids.of(request.headers().get(REQUEST_ID)),
@@ -107,8 +105,7 @@ impl Observe {
     fn end(&self, seen: &Seen, response: &mut Response) {
         let took = self.clock.elapsed().saturating_sub(seen.began);
         let status = response.status();
-        let route = self.routes.get(seen.route).unwrap_or(&self.no_route);
-        let numbers = route.numbers(&self.metrics, &seen.method);
+        let numbers = seen.route.numbers(&self.metrics, &seen.method);
         numbers.classes[class(status)].count();
         numbers.time.observe_time(took);
         if let Some(refused) = response.extensions().get::<Refused>() {
@@ -128,7 +125,7 @@ impl Observe {
 
 /// A request that is being answered.
 struct Seen {
-    route: &'static str,
+    route: Arc<Route>,
     method: Method,
     version: Version,
     id: HeaderValue,
@@ -137,7 +134,7 @@ struct Seen {
 
 impl Seen {
     fn log(&self, status: StatusCode, took: Duration, refused: Option<&Refused>) {
-        let (status, route, method) = (status.as_u16(), self.route, self.method.as_str());
+        let (status, route, method) = (status.as_u16(), &*self.route.label, self.method.as_str());
         let request_id = self.id.to_str().unwrap_or_default();
         if let Some(failure) = refused.and_then(|refused| refused.failure.as_deref()) {
             tracing::error!(request_id, method, route, status, error = failure, "a request failed");
@@ -152,7 +149,7 @@ impl Seen {
             Spans::No => tracing::Span::none(),
             Spans::EachRequest => {
                 let request_id = self.id.to_str().unwrap_or_default();
-                let (method, route) = (self.method.as_str(), self.route);
+                let (method, route) = (self.method.as_str(), &*self.route.label);
                 tracing::info_span!("request", request_id, method, route, status = tracing::field::Empty)
             }
         }
@@ -187,8 +184,7 @@ fn is_sane(id: &[u8]) -> bool {
 
 /// The numbers of one route.
 struct Route {
-    template: &'static str,
-    /// As OpenAPI writes it.
+    /// The template as OpenAPI writes it.
     label: String,
     methods: [OnceLock<Numbers>; METHODS.len()],
 }
@@ -204,8 +200,8 @@ struct Numbers {
 }
 
 impl Route {
-    fn new(template: &'static str) -> Self {
-        Self { template, label: template.replace("{*", "{"), methods: Default::default() }
+    fn new(template: &str) -> Self {
+        Self { label: template.replace("{*", "{"), methods: Default::default() }
     }
 
     fn numbers(&self, metrics: &Metrics, method: &Method) -> &Numbers {

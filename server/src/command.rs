@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use tidings_server::{
 };
 use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
+use crate::logs;
 use crate::store_command::StoreCommand;
 
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
@@ -54,6 +55,9 @@ struct Serve {
     /// Any project exists and no credentials are needed. Only on the loopback interface.
     #[arg(long, env = "TIDINGS_DEV", value_parser = clap::builder::FalseyValueParser::new())]
     dev: bool,
+    /// What is logged: a level, or levels by module, such as `info` or `tidings_api=debug`.
+    #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
+    log: Option<String>,
     /// Address and port where metrics are served to everybody who can reach it.
     #[arg(long, env = "TIDINGS_METRICS_LISTEN", value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
@@ -84,6 +88,9 @@ pub enum CommandError {
         /// Its port.
         port: u16,
     },
+    /// What is to be logged cannot be understood.
+    #[error("--log is a level such as `info` or `debug`, or levels by module: {0}")]
+    Log(#[from] ParseError),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -119,7 +126,7 @@ impl Command {
 
 impl Serve {
     async fn run(self) -> Result<(), CommandError> {
-        log_to_stderr();
+        logs::to_stderr(self.log.as_deref())?;
         let listen = self.listen;
         if !self.dev {
             return Err(CommandError::NoProjects);
@@ -190,11 +197,4 @@ async fn wait_for_signal(server: &Server) -> io::Result<()> {
             },
         }
     }
-}
-
-/// For people in a terminal, for programs elsewhere.
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("TIDINGS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    if io::stderr().is_terminal() { logs.init() } else { logs.json().init() }
 }

@@ -1,6 +1,7 @@
 //! The `tidings` command.
 
 mod command;
+mod logs;
 mod store_command;
 
 use std::process::ExitCode;

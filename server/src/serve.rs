@@ -178,7 +178,7 @@ impl Server {
                 ..options.limits.connections()
             };
             let shared = connections(tidings_api::operators_router(api), settings, None, &Metrics::new());
-            (address, tokio::spawn(connections::serve(listener, shared, when_stopped(stopped))))
+            (address, tokio::spawn(connections::serve(listener, shared, when_dropped(stopped))))
         };
         let (metrics_address, serving_metrics) = metrics_listener.map(serve_metrics).unzip();
         Ok(Self {
@@ -279,6 +279,11 @@ fn connections(
 /// Resolves when the server stops; one that is dropped stops too.
 async fn when_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|&stopped| stopped).await;
+}
+
+/// Resolves when the server is gone: whoever watches it sees it drain.
+async fn when_dropped(mut stopped: watch::Receiver<bool>) {
+    while stopped.changed().await.is_ok() {}
 }
 
 /// A store that was opened, with what belongs to it.

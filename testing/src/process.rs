@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -14,6 +14,7 @@ pub struct Process {
     /// Kept open: a server whose output nobody reads must not stop.
     output: BufReader<ChildStdout>,
     address: String,
+    log: NamedTempFile,
 }
 
 /// How a command ended.
@@ -34,22 +35,39 @@ impl Process {
         Self::start(data, arguments.iter().map(|&argument| argument.to_owned()).collect()).await
     }
 
+    /// The same, logging what the filter lets through.
+    pub async fn serve_logging(filter: &str, arguments: &[&str]) -> Self {
+        let arguments = [&["--log", filter], arguments].concat();
+        Self::serve(&arguments).await
+    }
+
+    /// What it has logged since it was started.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).expect("the log is readable")
+    }
+
     async fn start(data: TempDir, arguments: Vec<String>) -> Self {
+        let log = NamedTempFile::new().expect("a file for the log");
+        let errors = log.reopen().expect("the file is there");
         let mut child = Command::new(binary())
             .args(["serve", "--dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(data.path())
             .args(&arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .kill_on_drop(true)
             .spawn()
             .expect("the binary starts");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).await.expect("readable");
-        let address = line.split("://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line.split("://").nth(1).unwrap_or_else(|| {
+            let log = std::fs::read_to_string(log.path()).unwrap_or_default();
+            panic!("no address in {line:?}; it says {log}")
+        });
         let address = address.trim().to_owned();
-        Self { data, arguments, child, output, address }
+        Self { data, arguments, child, output, address, log }
     }
 
     /// The server's address and a path.
