@@ -7,6 +7,7 @@
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
+mod document;
 mod drain;
 mod error;
 mod gate;
@@ -25,6 +26,7 @@ use axum::routing::get;
 use tidings_engine::Chance;
 use tidings_streams::Streams;
 
+pub use document::text as openapi;
 pub use drain::{Drain, Drained};
 pub use error::ApiError;
 pub use gate::{Gate, GateOptions};
@@ -68,6 +70,7 @@ pub fn operators_router(api: Api) -> Router {
 
 fn routes() -> Routes {
     operators_routes()
+        .route("/openapi.json", get(document::describe_interface))
         .route("/v1/stream/{*id}", streams::methods())
         .route("/v1/{project}/stream/{*id}", streams::methods())
 }

@@ -74,7 +74,10 @@ impl Observe {
             limit_hits: LimitHits::new(metrics),
             clock,
             ids: RequestIds { start: chance.within(0..=u64::MAX), made: AtomicU64::new(0) },
-            routes: crate::templates().into_iter().map(|route| (route, Arc::new(Route::new(route)))).collect(),
+            routes: crate::templates()
+                .into_iter()
+                .map(|route| (route, Arc::new(Route::new(route))))
+                .collect(),
             no_route: Arc::new(Route::new("none")),
             spans,
             sse_readers: metrics.gauge(READERS, &[("transport", "sse")]),

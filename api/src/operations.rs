@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tidings_engine::log::StoreError;
 
 use crate::Api;
+use crate::document::{AnyRefusals, ErrorAnswer, StatusAnswer};
 use crate::error::ApiError;
 
 /// Who may read the metrics.
@@ -19,11 +20,27 @@ pub enum MetricsAccess {
 }
 
 /// The process serves. Needs no credentials.
+#[utoipa::path(
+    get,
+    path = "/health",
+    tag = "operations",
+    responses((status = 200, description = "It does.", body = StatusAnswer), AnyRefusals)
+)]
 pub async fn health() -> axum::Json<Value> {
     axum::Json(json!({ "status": "ok" }))
 }
 
 /// Whether writes would be taken. Needs no credentials.
+#[utoipa::path(
+    get,
+    path = "/ready",
+    tag = "operations",
+    responses(
+        (status = 200, description = "They would.", body = StatusAnswer),
+        (status = 503, description = "`draining`, `no_space` or `store_stopped`.", body = ErrorAnswer),
+        AnyRefusals,
+    )
+)]
 pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError> {
     let not = |code, message: &str| Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
     if api.drained.is_draining() {
@@ -38,6 +55,16 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
 }
 
 /// All metrics, in the text that Prometheus reads.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operations",
+    responses(
+        (status = 200, description = "All of them.", body = String, content_type = "text/plain"),
+        (status = 401, description = "`unauthorized`: not without the admin key.", body = ErrorAnswer),
+        AnyRefusals,
+    )
+)]
 pub async fn metrics(State(api): State<Api>, headers: HeaderMap) -> Result<Response, ApiError> {
     may_read_metrics(&api, &headers)?;
     let content_type = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");

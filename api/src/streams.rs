@@ -18,6 +18,7 @@ use tidings_streams::{
 };
 
 use crate::Api;
+use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::StreamPath;
 use crate::sse::{self, Encoding};
@@ -29,7 +30,41 @@ pub fn methods() -> MethodRouter<Api> {
     get(read).head(describe).put(create).post(append).delete(delete)
 }
 
-async fn create(
+/// Creates a stream, with its first content.
+#[utoipa::path(
+    put,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("Stream-TTL" = Option<String>, Header, description = "Seconds without use until it expires."),
+        ("Stream-Expires-At" = Option<String>, Header, description = "When it expires, as RFC 3339 writes it."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close it at once."),
+        ("Stream-Forked-From" = Option<String>, Header, description = "The path of the stream to fork."),
+        ("Stream-Fork-Offset" = Option<String>, Header, description = "Where to fork it; its tail otherwise."),
+        ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "So many messages further on."),
+    ),
+    request_body(
+        description = "In JSON mode an array holds a message in each element.",
+        content(
+            (String = "text/plain"),
+            (serde_json::Value = "application/json"),
+            (Content = "application/octet-stream"),
+        )
+    ),
+    responses(
+        (status = 201, description = "Created.", headers(
+            ("location" = String, description = "Its address."),
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        (status = 200, description = "It was there, and is as it was asked for.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        WriteRefusals,
+    )
+)]
+pub async fn create(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     request: Request,
@@ -65,7 +100,42 @@ fn refuse_reserved(id: &str) -> Result<(), ApiError> {
     Err(ApiError::bad_request("reserved_id", message))
 }
 
-async fn append(
+/// Appends to a stream, closes it, or both. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("Producer-Id" = Option<String>, Header, description = "Who appends; with the next two, once however often."),
+        ("Producer-Epoch" = Option<String>, Header, description = "Which instance of the producer."),
+        ("Producer-Seq" = Option<String>, Header, description = "Which of its appends."),
+        ("Stream-Seq" = Option<String>, Header, description = "Must be greater than the one before."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream with it."),
+        ("If-Match" = Option<String>, Header, description = "Only if this offset is the tail."),
+    ),
+    request_body(
+        description = "In JSON mode an array holds a message in each element.",
+        content(
+            (String = "text/plain"),
+            (serde_json::Value = "application/json"),
+            (Content = "application/octet-stream"),
+        )
+    ),
+    responses(
+        (status = 200, description = "Appended, for a producer.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+            ("producer-epoch" = String, description = "Its epoch."),
+            ("producer-seq" = String, description = "The highest number that was accepted from it."),
+        )),
+        (status = 204, description = "Appended, closed, or made before.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        WriteRefusals,
+    )
+)]
+pub async fn append(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     request: Request,
@@ -78,7 +148,26 @@ async fn append(
     Ok(appended_answer(&appended, producer.as_ref()))
 }
 
-async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<Response, ApiError> {
+/// Describes a stream.
+#[utoipa::path(
+    head,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+    ),
+    responses(
+        (status = 200, description = "What there is to know of it, in headers.", headers(
+            ("stream-next-offset" = String, description = "Its tail."),
+            ("stream-closed" = String, description = "`true` if it is."),
+            ("stream-ttl" = String, description = "Seconds without use until it expires."),
+            ("stream-expires-at" = String, description = "When it expires."),
+        )),
+        StreamRefusals,
+    )
+)]
+pub async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<Response, ApiError> {
     let found = api.streams.describe(&stream).await?;
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found.stream);
@@ -97,12 +186,54 @@ async fn describe(State(api): State<Api>, StreamPath(stream): StreamPath) -> Res
     Ok(headers.into_response())
 }
 
-async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<StatusCode, ApiError> {
+/// Deletes a stream.
+#[utoipa::path(
+    delete,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+    ),
+    responses(
+        (status = 204, description = "Deleted."),
+        (status = 507, description = "`no_space`: the store is out of space.", body = ErrorAnswer),
+        StreamRefusals,
+    )
+)]
+pub async fn delete(State(api): State<Api>, StreamPath(stream): StreamPath) -> Result<StatusCode, ApiError> {
     api.streams.delete(&stream).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn read(
+/// Reads a stream: what is there, or what comes.
+#[utoipa::path(
+    get,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("offset" = Option<String>, Query, description = "`-1`, `now`, or an offset that was answered."),
+        ("live" = Option<String>, Query, description = "`long-poll` or `sse`, to wait for what comes."),
+        ("cursor" = Option<String>, Query, description = "The `Stream-Cursor` of the answer before."),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an answer that is known."),
+        ("Last-Event-ID" = Option<String>, Header, description = "The offset of the last event that was heard."),
+    ),
+    responses(
+        (status = 200, description = "Content of the stream's type, or events.", content_type = "*/*", body = serde_json::Value, headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+            ("stream-up-to-date" = String, description = "`true` at the tail."),
+            ("stream-closed" = String, description = "`true` if that was all there will ever be."),
+            ("stream-cursor" = String, description = "To be sent with the next long-poll."),
+            ("etag" = String, description = "Names this content."),
+        )),
+        (status = 204, description = "A long-poll during which nothing came."),
+        (status = 304, description = "The content that `If-None-Match` names."),
+        StreamRefusals,
+    )
+)]
+pub async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     query: ReadQuery,

@@ -9,6 +9,7 @@ mod limits;
 mod live;
 mod names;
 mod observe;
+mod schema;
 mod streams;
 mod tls;
 mod tour;
