@@ -8,3 +8,6 @@ pub mod payload;
 pub mod query;
 pub mod request;
 pub mod time;
+
+#[cfg(test)]
+mod properties;

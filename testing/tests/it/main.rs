@@ -5,6 +5,7 @@ mod command_line;
 mod conformance;
 mod connections;
 mod durability;
+mod fuzz;
 mod limits;
 mod live;
 mod names;
