@@ -14,9 +14,8 @@ use tidings_server::{
 };
 use tidings_streams::Options;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::filter::ParseError;
 
-use crate::logs;
+use crate::logs::{LogError, LogOptions, Logs};
 use crate::store_command::StoreCommand;
 
 /// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
@@ -58,6 +57,9 @@ struct Serve {
     /// What is logged: a level, or levels by module, such as `info` or `tidings_api=debug`.
     #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
     log: Option<String>,
+    /// Collector of OpenTelemetry that gets a trace of each request, such as http://127.0.0.1:4318.
+    #[arg(long, env = "TIDINGS_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// Address and port where metrics are served to everybody who can reach it.
     #[arg(long, env = "TIDINGS_METRICS_LISTEN", value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
@@ -88,9 +90,9 @@ pub enum CommandError {
         /// Its port.
         port: u16,
     },
-    /// What is to be logged cannot be understood.
-    #[error("--log is a level such as `info` or `debug`, or levels by module: {0}")]
-    Log(#[from] ParseError),
+    /// There would be no log.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -126,7 +128,8 @@ impl Command {
 
 impl Serve {
     async fn run(self) -> Result<(), CommandError> {
-        logs::to_stderr(self.log.as_deref())?;
+        let log = LogOptions { filter: self.log.clone(), otlp_endpoint: self.otlp_endpoint.clone() };
+        let logs = Logs::begin(&log)?;
         let listen = self.listen;
         if !self.dev {
             return Err(CommandError::NoProjects);
@@ -148,7 +151,7 @@ impl Serve {
             observe: ObserveOptions {
                 metrics_listen: self.metrics_listen,
                 metrics_access: if self.dev { MetricsAccess::Open } else { MetricsAccess::AdminKey },
-                spans: Spans::No,
+                spans: if self.otlp_endpoint.is_some() { Spans::EachRequest } else { Spans::No },
             },
         };
         let scheme = if options.tls.is_some() { "https" } else { "http" };
@@ -160,6 +163,7 @@ impl Serve {
         wait_for_signal(&server).await?;
         tracing::info!("draining");
         server.stop().await?;
+        logs.end().await;
         Ok(())
     }
 }

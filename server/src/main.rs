@@ -2,6 +2,8 @@
 
 mod command;
 mod logs;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod store_command;
 
 use std::process::ExitCode;

@@ -166,3 +166,41 @@ async fn no_filter_lets_a_token_into_the_log() {
     assert_eq!(line["fields"]["route"], "/v1/stream/{id}");
     assert_eq!((&line["fields"]["method"], &line["fields"]["status"]), (&"GET".into(), &200.into()));
 }
+
+#[tokio::test]
+async fn traces_go_to_a_collector_when_one_is_named() {
+    let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let endpoint = format!("http://{}", collector.local_addr().expect("bound"));
+    let server = Process::serve(&["--otlp-endpoint", &endpoint]).await;
+    let client = reqwest::Client::new();
+    let put = client.put(server.url("/v1/stream/s?token=s3cr3t")).header("x-request-id", "traced-4711");
+    assert_eq!(put.send().await.expect("an answer").status(), 201);
+    let collected = tokio::spawn(async move {
+        let (mut socket, _) = collector.accept().await.expect("it comes");
+        let mut heard = Vec::new();
+        while !String::from_utf8_lossy(&heard).contains("traced-4711") {
+            assert_ne!(socket.read_buf(&mut heard).await.expect("readable"), 0, "it says it all");
+        }
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+        socket.write_all(answer).await.expect("written");
+        String::from_utf8_lossy(&heard).into_owned()
+    });
+    // What is left is sent at the end.
+    assert_eq!(server.terminate().await.code(), Some(0));
+    let heard = tokio::time::timeout(std::time::Duration::from_secs(30), collected).await;
+    let heard = heard.expect("it comes").expect("no panic");
+    assert!(heard.starts_with("POST /v1/traces HTTP/1.1"), "{heard}");
+    for expected in ["\"request\"", "/v1/stream/{id}", "\"PUT\"", "tidings"] {
+        assert!(heard.contains(expected), "{expected} in {heard}");
+    }
+    assert!(!heard.contains("s3cr3t"), "{heard}");
+}
+
+#[tokio::test]
+async fn a_log_filter_or_a_collector_that_cannot_be_used_is_told() {
+    for (flag, value) in [("--log", "tidings=loud"), ("--otlp-endpoint", "https://collector")] {
+        let exit = Process::run(&["serve", "--dev", "--listen", "127.0.0.1:0", flag, value]).await;
+        assert_eq!(exit.status.code(), Some(1), "{flag} {value}");
+        assert!(exit.stderr.contains(flag), "{}", exit.stderr);
+    }
+}
