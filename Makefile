@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all bench-store bench-streams bench-live fmt lint test-tools
+.PHONY: run test test-all bench-store bench-streams bench-live fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -20,6 +20,7 @@ test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
 	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash
 	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability
+	TIDINGS_FUZZ_REQUESTS=200000 TIDINGS_SCHEMA_EXAMPLES=300 $(CARGO) test --release --package tidings-testing --test it -- fuzz schema
 
 # The store beside the raw sync of the disk under target/.
 bench-store:
@@ -41,6 +42,10 @@ lint:
 
 fmt:
 	$(CARGO) fmt --all
+
+# The description of the interface, as the server serves it.
+openapi:
+	TIDINGS_WRITE_OPENAPI=1 $(CARGO) test --package tidings-testing --test it -- schema::the_description
 
 test-tools:
 	scripts/install-test-tools

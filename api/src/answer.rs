@@ -5,7 +5,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tidings_auth::Gate;
-use tidings_model::ProjectId;
+
+use crate::Api;
+use crate::path;
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -14,21 +16,23 @@ const ALLOWED: &str = "authorization, content-type, if-match, if-none-match, las
     producer-id, producer-epoch, producer-seq, \
     stream-seq, stream-ttl, stream-expires-at, stream-closed, \
     stream-max-age, stream-max-bytes, stream-max-messages, \
-    stream-forked-from, stream-fork-offset, stream-fork-sub-offset";
+    stream-forked-from, stream-fork-offset, stream-fork-sub-offset, x-request-id";
 
 /// Headers a browser may show to the page.
 const EXPOSED: &str = "etag, location, retry-after, \
     producer-epoch, producer-seq, producer-expected-seq, producer-received-seq, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
     stream-ttl, stream-expires-at, stream-max-age, stream-max-bytes, stream-max-messages, \
-    stream-sse-data-encoding";
+    stream-sse-data-encoding, x-request-id";
 
-/// Answers preflights, and puts on every answer what browsers need to use it, and only as it is meant.
-pub async fn finish(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let origin = Origin::of(&gate, &request);
-    let mut response = match *request.method() {
-        Method::OPTIONS => preflight(),
-        _ => next.run(request).await,
+/// Lets a request in if it is within its limits, answers preflights, and puts on every answer what browsers need to use
+/// it, and only as it is meant.
+pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let origin = Origin::of(&api.gate, &request);
+    let mut response = match api.turnstile.fits(&request) {
+        Err(error) => error.into_response(),
+        Ok(()) if request.method() == Method::OPTIONS => preflight(),
+        Ok(()) => next.run(request).await,
     };
     let headers = response.headers_mut();
     set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
@@ -52,7 +56,8 @@ impl Origin {
         if gate.is_open() {
             return Self::Any;
         }
-        let config = project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
+        let config =
+            path::project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
         let allowed = config.map(|config| config.cors_origins).unwrap_or_default();
         if allowed.iter().any(|allowed| **allowed == *"*") {
             return Self::Any;
@@ -85,17 +90,6 @@ impl Origin {
             }
         }
         set(headers, header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-    }
-}
-
-/// The project that a path is about, if it is about one.
-fn project_of(path: &str) -> Option<ProjectId> {
-    let mut segments = path.strip_prefix("/v1/")?.split('/');
-    match segments.next()? {
-        "stream" | "streams" => Some(ProjectId::default_project()),
-        "config" => ProjectId::parse(segments.next()?).ok(),
-        "projects" => None,
-        project => ProjectId::parse(project).ok(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a request shows of who it is, taken out of it before anything else sees the request.
 
+use std::sync::Arc;
+
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
@@ -13,6 +15,7 @@ use tidings_streams::StreamKey;
 
 use crate::Api;
 use crate::error::ApiError;
+use crate::turnstile::Turnstile;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -72,6 +75,7 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 /// Whoever sent a request.
 pub struct Caller {
     gate: Gate,
+    turnstile: Arc<Turnstile>,
     shown: Result<Option<Credential>, Denied>,
 }
 
@@ -80,7 +84,7 @@ impl FromRequestParts<Api> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
         let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        Ok(Self { gate: api.gate.clone(), shown })
+        Ok(Self { gate: api.gate.clone(), turnstile: api.turnstile.clone(), shown })
     }
 }
 
@@ -98,7 +102,10 @@ impl Caller {
         resource: Resource,
     ) -> Result<Pass, ApiError> {
         let route = Route { action, project: project.clone(), resource };
-        Ok(self.gate.enter(route, self.shown()?).await?)
+        let pass = self.gate.enter(route, self.shown()?).await?;
+        // After that: strangers must not use up what a project may ask.
+        self.turnstile.admit(project)?;
+        Ok(pass)
     }
 
     /// Whether the caller may administer the server.

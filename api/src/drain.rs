@@ -24,6 +24,11 @@ impl Drain {
 }
 
 impl Drained {
+    /// Whether the server is about to stop.
+    pub fn is_draining(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Resolves when the server is about to stop. Never, when the other side has gone without saying so.
     pub async fn wait(&mut self) {
         if self.0.wait_for(|&draining| draining).await.is_err() {

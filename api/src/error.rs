@@ -8,6 +8,7 @@ use axum::response::{AppendHeaders, IntoResponse, Response};
 use serde_json::json;
 use tidings_auth::{Declined, Denied, InvalidKey, InvalidToken, ProjectError};
 use tidings_engine::log::StoreError;
+use tidings_model::limits::Limit;
 use tidings_model::{InvalidId, InvalidProducer, Position};
 use tidings_streams::StreamError;
 
@@ -21,12 +22,30 @@ pub struct ApiError {
     code: &'static str,
     message: String,
     headers: Vec<(HeaderName, String)>,
+    limit: Option<Limit>,
+    failure: Option<String>,
+}
+
+/// What an answer that says no tells those who count and log; it goes with the answer and not to the client.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The code for programs.
+    pub code: &'static str,
+    /// The limit that was hit, if it was one.
+    pub limit: Option<Limit>,
+    /// What has failed on our side, in full.
+    pub failure: Option<String>,
 }
 
 impl ApiError {
     /// An error with a code for programs and a message for people.
     pub fn new(status: StatusCode, code: &'static str, message: impl Display) -> Self {
-        Self { status, code, message: message.to_string(), headers: Vec::new() }
+        Self { status, code, message: message.to_string(), headers: Vec::new(), limit: None, failure: None }
+    }
+
+    /// A limit was hit.
+    pub fn over(limit: Limit, status: StatusCode, code: &'static str, message: impl Display) -> Self {
+        Self { limit: Some(limit), ..Self::new(status, code, message) }
     }
 
     /// The request itself is wrong.
@@ -36,12 +55,13 @@ impl ApiError {
 
     /// Our fault: logged in full, told in general.
     pub fn internal(error: impl Display) -> Self {
-        tracing::error!(%error, "a request failed");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the server could not do this; see its log")
+        let message = "the server could not do this; see its log";
+        let told = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
+        Self { failure: Some(error.to_string()), ..told }
     }
 
-    /// The same with one more header.
-    pub(crate) fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
+    /// The same with a header.
+    pub fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self
     }
@@ -54,7 +74,10 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = json!({ "error": { "code": self.code, "message": self.message } });
-        (self.status, AppendHeaders(self.headers), axum::Json(body)).into_response()
+        let mut response = (self.status, AppendHeaders(self.headers), axum::Json(body)).into_response();
+        let refused = Refused { code: self.code, limit: self.limit, failure: self.failure };
+        response.extensions_mut().insert(refused);
+        response
     }
 }
 
@@ -69,7 +92,9 @@ impl From<StreamError> for ApiError {
             StreamError::InvalidJson(_) => Self::bad_request("invalid_json", error),
             StreamError::EmptyAppend => Self::bad_request("empty_append", error),
             StreamError::EmptyArray => Self::bad_request("empty_array", error),
-            StreamError::TooManyMessages => Self::new(S::PAYLOAD_TOO_LARGE, "too_many_messages", error),
+            StreamError::TooManyMessages => {
+                Self::over(Limit::MessagesPerAppend, S::PAYLOAD_TOO_LARGE, "too_many_messages", error)
+            }
             &StreamError::Closed { tail } => Self::new(S::CONFLICT, "stream_closed", error)
                 .with(names::STREAM_CLOSED, "true")
                 .with_next(tail),
@@ -80,7 +105,9 @@ impl From<StreamError> for ApiError {
                 .with(names::PRODUCER_EXPECTED_SEQ, expected)
                 .with(names::PRODUCER_RECEIVED_SEQ, received),
             StreamError::ProducerEpochStart => Self::bad_request("producer_epoch_start", error),
-            StreamError::TooManyProducers => Self::new(S::TOO_MANY_REQUESTS, "too_many_producers", error),
+            StreamError::TooManyProducers => {
+                Self::over(Limit::ProducersPerLog, S::TOO_MANY_REQUESTS, "too_many_producers", error)
+            }
             StreamError::OutOfOrder => Self::new(S::CONFLICT, "sequence_conflict", error),
             &StreamError::TailMoved { tail } => {
                 Self::new(S::PRECONDITION_FAILED, "tail_moved", error).with_next(tail)
@@ -91,11 +118,13 @@ impl From<StreamError> for ApiError {
             StreamError::ForkBeyondTail => Self::bad_request("fork_beyond_tail", error),
             StreamError::ForkBetweenRecords => Self::bad_request("fork_between_records", error),
             StreamError::SubOffsetBeyondAppend => Self::bad_request("sub_offset_beyond_append", error),
-            StreamError::ForkTooDeep => Self::bad_request("fork_too_deep", error),
+            StreamError::ForkTooDeep => Self::over(Limit::ForkDepth, S::BAD_REQUEST, "fork_too_deep", error),
             &StreamError::Trimmed { floor, tail } => Self::new(S::GONE, "offset_trimmed", error)
                 .with(names::STREAM_OLDEST_OFFSET, offset::print(floor))
                 .with_next(tail),
-            StreamError::TooManyReaders => Self::new(S::SERVICE_UNAVAILABLE, "too_many_readers", error),
+            StreamError::TooManyReaders => {
+                Self::over(Limit::ReadersPerStream, S::SERVICE_UNAVAILABLE, "too_many_readers", error)
+            }
             StreamError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
             StreamError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
             StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => {

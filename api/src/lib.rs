@@ -3,21 +3,27 @@
 //! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
-//! socket, for whoever has one.
+//! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need)
+//! and [`turnstile`] (limits).
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
 mod credential;
+mod document;
 mod drain;
 mod error;
 mod listing;
 pub mod live;
 mod messages;
+mod observe;
+mod operations;
 mod path;
 mod projects;
+mod routes;
 mod sse;
 mod streams;
+mod turnstile;
 pub mod websocket;
 mod wire;
 
@@ -29,9 +35,16 @@ use tidings_auth::Gate;
 use tidings_engine::Chance;
 use tidings_streams::Streams;
 
+pub use document::text as openapi;
 pub use drain::{Drain, Drained};
 pub use error::ApiError;
 pub use live::{Lives, Stage};
+pub use observe::{Observe, Spans};
+pub use operations::MetricsAccess;
+pub use streams::Scheme;
+pub use turnstile::{Turnstile, TurnstileOptions};
+
+use routes::Routes;
 
 /// What the handlers stand on.
 #[derive(Clone)]
@@ -46,30 +59,46 @@ pub struct Api {
     pub drained: Drained,
     /// Where answers that stay live.
     pub stage: Stage,
+    /// Lets requests in that are within their limits.
+    pub turnstile: Arc<Turnstile>,
+    /// Counts and logs them.
+    pub observe: Arc<Observe>,
+    /// Who may read the metrics here.
+    pub metrics_access: MetricsAccess,
 }
 
 /// All routes.
 pub fn router(api: Api) -> Router {
-    Router::new()
-        .route("/health", get(health))
+    routes().into_router(api)
+}
+
+/// The templates of all routes.
+pub fn templates() -> Vec<&'static str> {
+    routes().templates()
+}
+
+/// What operators ask, on a listener of its own: metrics without credentials.
+pub fn operators_router(api: Api) -> Router {
+    operators_routes().into_router(Api { metrics_access: MetricsAccess::Open, ..api })
+}
+
+fn routes() -> Routes {
+    operators_routes()
+        .route("/openapi.json", get(document::describe_interface))
+        .route("/v1/stream/{*id}", streams::methods())
+        .route("/v1/{project}/stream/{*id}", streams::methods())
+        .route("/v1/{project}/streams", get(listing::list))
         .route("/v1/projects", projects::all())
         .route("/v1/projects/{project}", projects::one())
         .route("/v1/projects/{project}/keys", projects::keys())
         .route("/v1/projects/{project}/keys/{kid}", projects::key())
         .route("/v1/projects/{project}/tokens", projects::tokens())
         .route("/v1/config/{project}", projects::config())
-        .route("/v1/stream/{*id}", streams::methods())
-        .route("/v1/{project}/stream/{*id}", streams::methods())
-        .route("/v1/{project}/streams", get(listing::list))
-        .fallback(error::no_such_path)
-        .method_not_allowed_fallback(error::no_such_method)
-        .layer(axum::middleware::from_fn_with_state(api.gate.clone(), answer::finish))
-        // Around all others, also those of whoever adds more: what it takes away must not be seen.
-        .layer(axum::middleware::from_fn(credential::take))
-        .with_state(api)
 }
 
-/// The process serves. Needs no credentials.
-async fn health() -> axum::Json<serde_json::Value> {
-    axum::Json(serde_json::json!({ "status": "ok" }))
+fn operators_routes() -> Routes {
+    Routes::new()
+        .route("/health", get(operations::health))
+        .route("/ready", get(operations::ready))
+        .route("/metrics", get(operations::metrics))
 }

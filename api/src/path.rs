@@ -76,9 +76,31 @@ fn key(project: Option<&str>, id: &str) -> Result<StreamKey, ApiError> {
     Ok(StreamKey { project, id: StreamId::parse(id)? })
 }
 
+/// The project that a path is about, if it is about one.
+pub fn project_of(path: &str) -> Option<ProjectId> {
+    let mut segments = path.strip_prefix("/v1/")?.split('/');
+    match segments.next()? {
+        "stream" | "streams" => Some(ProjectId::default_project()),
+        "config" => ProjectId::parse(segments.next()?).ok(),
+        "projects" => None,
+        project => ProjectId::parse(project).ok(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_about_a_project_or_none() {
+        let named = |path| project_of(path).map(|project| project.to_string());
+        assert_eq!(named("/v1/stream/a/b").as_deref(), Some("_default"));
+        assert_eq!(named("/v1/app/stream/a").as_deref(), Some("app"));
+        assert_eq!(named("/v1/config/app").as_deref(), Some("app"));
+        for none in ["/health", "/v1/", "/v1/projects", "/v1/a b/stream/x", "/"] {
+            assert_eq!(named(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn a_source_path_names_a_stream_of_the_default_or_a_named_project() {

@@ -17,7 +17,7 @@ use crate::Api;
 use crate::credential::Caller;
 use crate::error::ApiError;
 use crate::path::Segments;
-use crate::wire::request;
+use crate::wire::body;
 
 /// All projects.
 pub fn all() -> MethodRouter<Api> {
@@ -67,7 +67,7 @@ struct NewProject {
 
 async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Result<Response, ApiError> {
     caller.may_administer()?;
-    let wanted: NewProject = json_body(body).await?;
+    let wanted: NewProject = json_body(&api, body).await?;
     let (project, key) = (ProjectId::parse(&wanted.project)?, chosen(wanted.key)?);
     caller.may_administer()?;
     Ok(new_key(&api.gate.projects().create(&project, key).await?))
@@ -97,7 +97,7 @@ async fn rotate_key(
 ) -> Result<Response, ApiError> {
     caller.may_administer()?;
     let project = ProjectId::parse(&project)?;
-    let wanted: ChosenKey = json_or_nothing(body).await?;
+    let wanted: ChosenKey = json_or_nothing(&api, body).await?;
     caller.may_administer()?;
     Ok(new_key(&api.gate.projects().rotate_key(&project, chosen(wanted.key)?).await?))
 }
@@ -155,7 +155,7 @@ async fn sign(
 ) -> Result<Response, ApiError> {
     caller.may_administer()?;
     let project = ProjectId::parse(&project)?;
-    let wanted: NewToken = json_body(body).await?;
+    let wanted: NewToken = json_body(&api, body).await?;
     caller.may_administer()?;
     let ttl = wanted.ttl_seconds.map_or(limits::TOKEN_TTL, Duration::from_secs);
     if ttl.is_zero() {
@@ -221,7 +221,7 @@ async fn put_config(
 ) -> Result<Response, ApiError> {
     let project = ProjectId::parse(&project)?;
     let pass = caller.may_in(&project, Action::Configure, Resource::Project).await?;
-    let config = json_body::<WireConfig>(body).await?.parse()?;
+    let config = json_body::<WireConfig>(&api, body).await?.parse()?;
     caller.may_still(&pass).await?;
     api.gate.projects().configure(&project, config.clone()).await?;
     Ok(axum::Json(WireConfig::new(config)).into_response())
@@ -246,13 +246,13 @@ fn told_once(status: StatusCode, told: &Value) -> Response {
     (status, [(header::CACHE_CONTROL, "no-store")], axum::Json(told)).into_response()
 }
 
-async fn json_body<T: DeserializeOwned>(body: Body) -> Result<T, ApiError> {
-    parse_json(&request::bytes(body, limits::ADMIN_BODY_BYTES).await?)
+async fn json_body<T: DeserializeOwned>(api: &Api, body: Body) -> Result<T, ApiError> {
+    parse_json(&body::bytes(body, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await?)
 }
 
 /// For requests that need not say anything.
-async fn json_or_nothing<T: DeserializeOwned + Default>(body: Body) -> Result<T, ApiError> {
-    let body = request::bytes(body, limits::ADMIN_BODY_BYTES).await?;
+async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -> Result<T, ApiError> {
+    let body = body::bytes(body, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await?;
     if body.is_empty() { Ok(T::default()) } else { parse_json(&body) }
 }
 

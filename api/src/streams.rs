@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use tidings_streams::{
 
 use crate::Api;
 use crate::credential::Caller;
+use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
@@ -25,14 +27,48 @@ use crate::sse::{Encoding, Sse};
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
-use crate::wire::{cursor, header as names, offset, payload, request, time};
+use crate::wire::{body, cursor, header as names, offset, payload, request, time};
 
 /// What can be done with a stream.
 pub fn methods() -> MethodRouter<Api> {
     get(read).head(describe).put(create).post(append).delete(delete)
 }
 
-async fn create(
+/// Creates a stream, with its first content.
+#[utoipa::path(
+    put,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("Stream-TTL" = Option<String>, Header, description = "Seconds without use until it expires."),
+        ("Stream-Expires-At" = Option<String>, Header, description = "When it expires, as RFC 3339 writes it."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close it at once."),
+        ("Stream-Forked-From" = Option<String>, Header, description = "The path of the stream to fork."),
+        ("Stream-Fork-Offset" = Option<String>, Header, description = "Where to fork it; its tail otherwise."),
+        ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "So many messages further on."),
+    ),
+    request_body(
+        description = "In JSON mode an array holds a message in each element.",
+        content(
+            (String = "text/plain"),
+            (serde_json::Value = "application/json"),
+            (Content = "application/octet-stream"),
+        )
+    ),
+    responses(
+        (status = 201, description = "Created.", headers(
+            ("location" = String, description = "Its address."),
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        (status = 200, description = "It was there, and is as it was asked for.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        WriteRefusals,
+    )
+)]
+pub async fn create(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     caller: Caller,
@@ -41,7 +77,7 @@ async fn create(
     let pass = caller.may(Action::Create, &stream).await?;
     refuse_reserved(stream.id.as_str())?;
     let (parts, body) = request.into_parts();
-    let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
+    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::create(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     // A fork shows what its source has. One of another project is refused whoever asks.
@@ -49,7 +85,7 @@ async fn create(
         caller.may(Action::Read, &fork.source).await?;
     }
     // Before anything is created: an answer that fails must not leave a stream behind.
-    let location = location(&parts.headers, &parts.uri)?;
+    let location = location(&parts)?;
     let mut headers = HeaderMap::new();
     let (status, found) = match api.streams.create(&stream, &wanted).await? {
         Created::New(found) => {
@@ -75,7 +111,42 @@ fn refuse_reserved(id: &str) -> Result<(), ApiError> {
     Err(ApiError::bad_request("reserved_id", message))
 }
 
-async fn append(
+/// Appends to a stream, closes it, or both. Durable when it is answered.
+#[utoipa::path(
+    post,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("Producer-Id" = Option<String>, Header, description = "Who appends; with the next two, once however often."),
+        ("Producer-Epoch" = Option<String>, Header, description = "Which instance of the producer."),
+        ("Producer-Seq" = Option<String>, Header, description = "Which of its appends."),
+        ("Stream-Seq" = Option<String>, Header, description = "Must be greater than the one before."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream with it."),
+        ("If-Match" = Option<String>, Header, description = "Only if this offset is the tail."),
+    ),
+    request_body(
+        description = "In JSON mode an array holds a message in each element.",
+        content(
+            (String = "text/plain"),
+            (serde_json::Value = "application/json"),
+            (Content = "application/octet-stream"),
+        )
+    ),
+    responses(
+        (status = 200, description = "Appended, for a producer.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+            ("producer-epoch" = String, description = "Its epoch."),
+            ("producer-seq" = String, description = "The highest number that was accepted from it."),
+        )),
+        (status = 204, description = "Appended, closed, or made before.", headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+        )),
+        WriteRefusals,
+    )
+)]
+pub async fn append(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     caller: Caller,
@@ -83,7 +154,7 @@ async fn append(
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Append, &stream).await?;
     let (parts, body) = request.into_parts();
-    let body = request::bytes(body, api.streams.options().max_append_bytes).await?;
+    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
@@ -91,7 +162,26 @@ async fn append(
     Ok(appended_answer(&appended, producer.as_ref()))
 }
 
-async fn describe(
+/// Describes a stream.
+#[utoipa::path(
+    head,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+    ),
+    responses(
+        (status = 200, description = "What there is to know of it, in headers.", headers(
+            ("stream-next-offset" = String, description = "Its tail."),
+            ("stream-closed" = String, description = "`true` if it is."),
+            ("stream-ttl" = String, description = "Seconds without use until it expires."),
+            ("stream-expires-at" = String, description = "When it expires."),
+        )),
+        StreamRefusals,
+    )
+)]
+pub async fn describe(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     caller: Caller,
@@ -121,7 +211,22 @@ async fn describe(
     Ok(headers.into_response())
 }
 
-async fn delete(
+/// Deletes a stream.
+#[utoipa::path(
+    delete,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+    ),
+    responses(
+        (status = 204, description = "Deleted."),
+        (status = 507, description = "`no_space`: the store is out of space.", body = ErrorAnswer),
+        StreamRefusals,
+    )
+)]
+pub async fn delete(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     caller: Caller,
@@ -131,7 +236,34 @@ async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn read(
+/// Reads a stream: what is there, or what comes.
+#[utoipa::path(
+    get,
+    path = "/v1/{project}/stream/{id}",
+    tag = "streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("offset" = Option<String>, Query, description = "`-1`, `now`, or an offset that was answered."),
+        ("live" = Option<String>, Query, description = "`long-poll` or `sse`, to wait for what comes."),
+        ("cursor" = Option<String>, Query, description = "The `Stream-Cursor` of the answer before."),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an answer that is known."),
+        ("Last-Event-ID" = Option<String>, Header, description = "The offset of the last event that was heard."),
+    ),
+    responses(
+        (status = 200, description = "Content of the stream's type, or events.", content_type = "*/*", body = serde_json::Value, headers(
+            ("stream-next-offset" = String, description = "Where to read on."),
+            ("stream-up-to-date" = String, description = "`true` at the tail."),
+            ("stream-closed" = String, description = "`true` if that was all there will ever be."),
+            ("stream-cursor" = String, description = "To be sent with the next long-poll."),
+            ("etag" = String, description = "Names this content."),
+        )),
+        (status = 204, description = "A long-poll during which nothing came."),
+        (status = 304, description = "The content that `If-None-Match` names."),
+        StreamRefusals,
+    )
+)]
+pub async fn read(
     State(api): State<Api>,
     StreamPath(stream): StreamPath,
     caller: Caller,
@@ -190,6 +322,7 @@ async fn long_poll(
 ) -> Result<Response, ApiError> {
     let clock = api.streams.clock();
     let timeout = clock.sleep(api.streams.options().long_poll_timeout);
+    let _counted = api.observe.long_poll_readers.hold();
     let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
     let mut drained = api.drained.clone();
     let mut last = None;
@@ -275,7 +408,8 @@ async fn follow(
     }
     let options = api.streams.options();
     let ends_at = Some(clock.now() + options.sse_duration);
-    let terms = Terms::new(ends_at, options.slow_reader_timeout, pass, clock.now())?;
+    let terms = Terms::new(ends_at, options.slow_reader_timeout, pass, clock.now())?
+        .counted(api.observe.sse_readers.hold());
     Ok(carrier.events(headers, subscription, terms, &api.stage))
 }
 
@@ -291,7 +425,8 @@ async fn converse(
     let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
     let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
     let slow = api.streams.options().slow_reader_timeout;
-    let terms = Terms::new(None, slow, pass, api.streams.clock().now())?;
+    let terms = Terms::new(None, slow, pass, api.streams.clock().now())?
+        .counted(api.observe.websocket_readers.hold());
     carrier.websocket(upgrade, subscription, terms, &api.stage)
 }
 
@@ -416,12 +551,29 @@ fn names_etag(asked: &HeaderValue, etag: &HeaderValue) -> bool {
         .any(|one| one == "*" || one.as_bytes() == etag)
 }
 
-fn location(headers: &HeaderMap, uri: &Uri) -> Result<HeaderValue, ApiError> {
+/// What a connection speaks under HTTP. The server puts it on requests that came over TLS; what a client or a proxy says
+/// of it is not known to be true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Plain TCP.
+    Http,
+    /// TLS.
+    Https,
+}
+
+fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
     let invalid = || ApiError::bad_request("invalid_host", "the Host header is not that of a server");
-    let host = match uri.authority() {
+    let host = match parts.uri.authority() {
         Some(authority) => authority.clone(),
-        None => names::text(headers, &header::HOST)?.unwrap_or("localhost").parse().map_err(|_| invalid())?,
+        None => {
+            let host = names::text(&parts.headers, &header::HOST)?;
+            host.unwrap_or("localhost").parse().map_err(|_| invalid())?
+        }
     };
-    HeaderValue::from_str(&format!("http://{host}{}", uri.path()))
+    let scheme = match parts.extensions.get::<Scheme>() {
+        Some(Scheme::Https) => "https",
+        Some(Scheme::Http) | None => "http",
+    };
+    HeaderValue::from_str(&format!("{scheme}://{host}{}", parts.uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
 }

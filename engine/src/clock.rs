@@ -1,8 +1,8 @@
 //! Time comes from outside, so that a test can hold it still.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
 use tidings_model::Timestamp;
@@ -12,6 +12,12 @@ use tokio::sync::oneshot;
 pub trait Clock: Send + Sync + 'static {
     /// The moment it is.
     fn now(&self) -> Timestamp;
+
+    /// Time since a moment that stays the same while the process lives, as fine as the clock knows it and never
+    /// going back. For measuring.
+    fn elapsed(&self) -> Duration {
+        self.now().since(Timestamp::from_millis(0))
+    }
 
     /// Resolves once `now()` is at or after the moment.
     fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()>;
@@ -30,6 +36,11 @@ impl Clock for WallClock {
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn elapsed(&self) -> Duration {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        START.elapsed()
     }
 
     fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()> {

@@ -2,7 +2,7 @@
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
 //! once), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`] (patterns
-//! to subscribers), [`clock`] and [`chance`].
+//! to subscribers), [`clock`], [`chance`] and [`metrics`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
@@ -13,8 +13,10 @@ pub mod deliver;
 pub mod follow;
 pub mod log;
 pub mod matching;
+pub mod metrics;
 
 pub use bus::{Bus, Listener};
 pub use chance::Chance;
 pub use clock::{Clock, ManualClock, WallClock};
 pub use follow::Follower;
+pub use metrics::{LimitHits, Metrics};

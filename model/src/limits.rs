@@ -67,8 +67,34 @@ pub const ADMIN_BODY_BYTES: usize = 256 * 1024;
 pub const CONNECTIONS: usize = 50_000;
 /// Bytes that the kernel takes for a client before the client's side takes them.
 pub const SOCKET_UNSENT_BYTES: u32 = 128 * 1024;
-/// How long a connection may take to say what it wants.
-pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that the listener of metrics has at a time.
+pub const METRICS_CONNECTIONS: usize = 64;
+/// How long a connection may take until its first request's head is complete, TLS and the preface of HTTP/2 included.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may stay without a request. The head of a further request is due within it, too.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Bytes of a request's head: its first line and its headers.
+pub const HEADER_BYTES: usize = 16 * 1024;
+/// Bytes of a request's path and query.
+pub const URI_BYTES: usize = 8 * 1024;
+/// How long a body may take whatever its size.
+pub const BODY_GRACE: Duration = Duration::from_secs(30);
+/// Bytes a second that a body must come with beyond [`BODY_GRACE`], counted from its beginning.
+pub const BODY_BYTES_PER_SECOND_MIN: u64 = 4096;
+/// Requests of one project in a second; 0 lets all pass.
+pub const REQUESTS_PER_SECOND: u32 = 0;
+/// Projects whose requests are counted apart at a time; beyond, the busy ones that come later share one count.
+pub const RATE_BUCKETS: usize = 10_000;
+/// Bytes of a request id that is taken from a client.
+pub const REQUEST_ID_BYTES: usize = 128;
+/// Requests that an HTTP/2 connection has at a time.
+pub const HTTP2_STREAMS: u32 = 256;
+/// Streams that a client of HTTP/2 may reset before they were looked at; then the connection ends.
+pub const HTTP2_PENDING_RESETS: usize = 32;
+/// Bytes of answers that wait to be sent on one HTTP/2 stream.
+pub const HTTP2_SEND_BYTES: usize = 64 * 1024;
+/// How long the other side of an HTTP/2 connection may take to say that it is there.
+pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the other side of an HTTP/2 connection is asked whether it is there.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes of encoded records that are kept for the live readers of one log that are behind.
@@ -99,7 +125,68 @@ pub const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
 /// How long a WebSocket client may be silent altogether; longer than [`WEBSOCKET_PING_AFTER`].
 pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
-/// Bytes of a request's head: its first line and its headers.
-pub const HEADER_BYTES: usize = 16 * 1024;
-/// Requests of one project in a second; 0 lets all pass.
-pub const REQUESTS_PER_SECOND: u32 = 0;
+
+/// A limit that somebody has run into, as metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// [`CONNECTIONS`]: one more had to wait.
+    Connections,
+    /// [`HEAD_TIMEOUT`]: a connection did not say what it wants, and was ended.
+    HeadTime,
+    /// [`IDLE_TIMEOUT`]: a connection without a request was ended.
+    IdleTime,
+    /// [`HEADER_BYTES`].
+    HeaderBytes,
+    /// [`URI_BYTES`].
+    UriBytes,
+    /// [`APPEND_BYTES`], or what the operator has set.
+    BodyBytes,
+    /// [`BODY_GRACE`] and [`BODY_BYTES_PER_SECOND_MIN`].
+    BodyTime,
+    /// [`REQUESTS_PER_SECOND`].
+    RequestsPerSecond,
+    /// [`MESSAGES_PER_APPEND`].
+    MessagesPerAppend,
+    /// [`PRODUCERS_PER_LOG`].
+    ProducersPerLog,
+    /// [`READERS_PER_STREAM`].
+    ReadersPerStream,
+    /// [`FORK_DEPTH`].
+    ForkDepth,
+}
+
+impl Limit {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Connections,
+        Self::HeadTime,
+        Self::IdleTime,
+        Self::HeaderBytes,
+        Self::UriBytes,
+        Self::BodyBytes,
+        Self::BodyTime,
+        Self::RequestsPerSecond,
+        Self::MessagesPerAppend,
+        Self::ProducersPerLog,
+        Self::ReadersPerStream,
+        Self::ForkDepth,
+    ];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::HeadTime => "head_time",
+            Self::IdleTime => "idle_time",
+            Self::HeaderBytes => "header_bytes",
+            Self::UriBytes => "uri_bytes",
+            Self::BodyBytes => "body_bytes",
+            Self::BodyTime => "body_time",
+            Self::RequestsPerSecond => "requests_per_second",
+            Self::MessagesPerAppend => "messages_per_append",
+            Self::ProducersPerLog => "producers_per_log",
+            Self::ReadersPerStream => "readers_per_stream",
+            Self::ForkDepth => "fork_depth",
+        }
+    }
+}

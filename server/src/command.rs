@@ -10,6 +10,7 @@ use tidings_server::StartError;
 use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
 
 use crate::client::ClientError;
+use crate::logs::LogError;
 use crate::project_command::{AdminKeyCommand, ProjectCommand};
 use crate::serve_command::Serve;
 use crate::store_command::StoreCommand;
@@ -60,9 +61,9 @@ pub enum CommandError {
     /// Something is set wrongly.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The log's filter cannot be read.
-    #[error("--log (TIDINGS_LOG) is not a filter such as debug or info,tidings_api=trace: {0}")]
-    LogFilter(String),
+    /// There would be no log.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),

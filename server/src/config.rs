@@ -23,6 +23,8 @@ use tidings_auth::Given;
 use tidings_embedded::{Failure, Gather};
 use tidings_engine::WallClock;
 
+use tidings_api::{MetricsAccess, Spans};
+
 use crate::options::{LimitOptions, LogOptions, ObserveOptions, TlsOptions};
 use crate::serve::{Access, ServerOptions, StoreChoice};
 
@@ -129,7 +131,11 @@ impl Config {
             streams: self.streams,
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
-            observe: self.observe,
+            observe: ObserveOptions {
+                metrics_access: if self.dev { MetricsAccess::Open } else { MetricsAccess::AdminKey },
+                spans: if self.log.otlp_endpoint.is_some() { Spans::EachRequest } else { Spans::No },
+                ..self.observe
+            },
             ..ServerOptions::new(store, self.listen, Arc::new(WallClock))
         }
     }

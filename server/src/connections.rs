@@ -1,45 +1,96 @@
 //! Connections: so many at most, each of which must say what it wants in time, and all of which end when the server
 //! does.
+//!
+//! A connection is accepted, opened (TLS if that is set, and which HTTP it is) and served ([`http`](crate::http)).
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use socket2::SockRef;
-use tidings_api::Stage;
-use tidings_api::live::{Conduit, Socket};
-use tidings_model::limits;
+use tidings_api::live::Socket;
+use tidings_api::{Scheme, Stage};
+use tidings_engine::metrics::{Counter, Gauge, Held, Name};
+use tidings_engine::{LimitHits, Metrics};
+use tidings_model::limits::{self, Limit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tower::ServiceExt;
+use tokio::time::{Instant, timeout_at};
 
 use crate::early::{Early, first_request};
+use crate::http::{Http, Opened, Version};
+use crate::preface;
+use crate::tls::Tls;
 
 /// How long to wait when the system has no room for another connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// What every connection is served with.
-pub struct Service {
-    /// The routes.
-    pub router: Router,
+/// What an operator may set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// Connections at a time.
+    pub connections: usize,
+    /// Bytes of a request's head.
+    pub header_bytes: usize,
+    /// How long the first request's head may take.
+    pub head_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        Self {
+            connections: limits::CONNECTIONS,
+            header_bytes: limits::HEADER_BYTES,
+            head_timeout: limits::HEAD_TIMEOUT,
+            idle_timeout: limits::IDLE_TIMEOUT,
+        }
+    }
+}
+
+/// What connections of one listener share.
+pub struct Connections {
+    /// How many, and how patient.
+    pub options: ConnectionOptions,
+    /// What they are served.
+    pub http: Http,
+    /// Set if they speak TLS.
+    pub tls: Option<Arc<Tls>>,
     /// Where answers that stay live.
     pub stage: Stage,
+    /// Where they are counted.
+    pub counts: Counts,
+}
+
+/// Where connections are counted.
+#[derive(Clone)]
+pub struct Counts {
+    open: Gauge,
+    accepted: Counter,
+    tls_failures: Counter,
+    limit_hits: LimitHits,
+}
+
+impl Counts {
+    /// Counted in the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        let counter = |name, help| metrics.counter(Name { name, help }, &[]);
+        let open = Name { name: "tidings_connections", help: "Connections that are open." };
+        Self {
+            open: metrics.gauge(open, &[]),
+            accepted: counter("tidings_connections_total", "Connections taken."),
+            tls_failures: counter("tidings_tls_failures_total", "Connections whose TLS handshake failed."),
+            limit_hits: LimitHits::new(metrics),
+        }
+    }
 }
 
 /// Serves until `stopped`, then waits for the answers that are on their way. Dropping it cuts them off.
-pub async fn serve(listener: TcpListener, service: Service, stopped: impl Future<Output = ()>) {
-    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
-    let graceful = GracefulShutdown::new();
-    let serving = Arc::new(Serving { service, http: http() });
+pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: impl Future<Output = ()>) {
+    let permits = Arc::new(Semaphore::new(shared.options.connections));
+    let (stop, stopping) = watch::channel(false);
     // Ends them when it is dropped.
     let mut connections = JoinSet::new();
     tokio::pin!(stopped);
@@ -47,7 +98,7 @@ pub async fn serve(listener: TcpListener, service: Service, stopped: impl Future
         let (socket, permit) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => match accepted {
+            accepted = accept(&listener, &permits, &shared.counts) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection; trying again");
@@ -56,73 +107,111 @@ pub async fn serve(listener: TcpListener, service: Service, stopped: impl Future
                 }
             },
         };
-        connections.spawn(serving.clone().connection(socket, permit, graceful.watcher()));
+        let (shared, stopping) = (shared.clone(), stopping.clone());
+        let counted = Counted { _permit: permit, _open: shared.counts.open.hold() };
+        connections.spawn(async move { shared.connection(socket, counted, stopping).await });
     }
     drop(listener);
-    graceful.shutdown().await;
+    stop.send_replace(true);
+    while connections.join_next().await.is_some() {}
     // Sockets that were handed over give their permits back as they end.
-    let all = u32::try_from(limits::CONNECTIONS).unwrap_or(u32::MAX);
+    let all = u32::try_from(shared.options.connections).unwrap_or(u32::MAX);
     let _ = permits.acquire_many(all).await;
 }
 
-fn http() -> Builder<TokioExecutor> {
-    let mut http = Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(limits::HEADER_READ_TIMEOUT);
-    http.http2().timer(TokioTimer::new()).keep_alive_interval(limits::HTTP2_PING_INTERVAL);
-    http
-}
-
-struct Serving {
-    service: Service,
-    http: Builder<TokioExecutor>,
-}
-
-impl Serving {
-    async fn connection(self: Arc<Self>, socket: TcpStream, permit: OwnedSemaphorePermit, watcher: Watcher) {
-        let looking = first_request(socket, &self.service.router);
-        match tokio::time::timeout(limits::HEADER_READ_TIMEOUT, looking).await {
-            Ok(Ok(Early::Hyper(socket))) => self.hyper(socket, permit, watcher).await,
-            Ok(Ok(Early::Feed(socket, feed))) => {
-                let Stage { clock, lives } = self.service.stage.clone();
-                // A task of its own, which is small: this one has room for all that hyper needs.
-                tokio::spawn(async move {
-                    Socket::serve(socket, *feed, clock, &lives).await;
-                    drop(permit);
-                });
-            }
-            Ok(Ok(Early::Over)) | Err(_) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "a connection ended badly"),
-        }
-    }
-
-    async fn hyper(&self, socket: TcpStream, permit: OwnedSemaphorePermit, watcher: Watcher) {
-        let conduit = Conduit::new(Arc::new(permit));
-        let (router, handle) = (self.service.router.clone(), conduit.clone());
-        let service = service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(handle.clone());
-            router.clone().oneshot(request)
-        });
-        let connection = self.http.serve_connection_with_upgrades(TokioIo::new(socket), service);
-        tokio::select! {
-            served = watcher.watch(connection) => if let Err(error) = served {
-                tracing::debug!(error, "a connection ended badly");
-            },
-            () = conduit.is_cut() => tracing::debug!("a connection was cut: its reader took nothing"),
-        }
-    }
+/// Counts a connection for as long as anything of it is used.
+pub struct Counted {
+    _permit: OwnedSemaphorePermit,
+    _open: Held,
 }
 
 /// The next connection, once there is room for it.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
+    counts: &Counts,
 ) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let permit = match permits.clone().try_acquire_owned() {
+        Ok(permit) => permit,
+        Err(_) => {
+            counts.limit_hits.count(Limit::Connections);
+            permits.clone().acquire_owned().await.map_err(io::Error::other)?
+        }
+    };
     let (socket, _) = listener.accept().await?;
+    counts.accepted.count();
     // Small answers must not wait for the acknowledgement of the ones before.
     socket.set_nodelay(true)?;
     // What a client does not take stays with us, where it is shared, and not in the kernel, where it is copied for each.
     SockRef::from(&socket).set_tcp_notsent_lowat(limits::SOCKET_UNSENT_BYTES)?;
     Ok((socket, permit))
+}
+
+impl Connections {
+    /// One connection, from its first byte to its end.
+    async fn connection(&self, socket: TcpStream, counted: Counted, stopping: watch::Receiver<bool>) {
+        let head_due = Instant::now() + self.options.head_timeout;
+        match &self.tls {
+            None => {
+                let looking = first_request(socket, self.http.router());
+                let socket = match self.open(looking, head_due, &stopping).await {
+                    Some(Early::Hyper(socket)) => socket,
+                    Some(Early::Feed(socket, feed)) => {
+                        let Stage { clock, lives } = self.stage.clone();
+                        // A task of its own, which is small: this one has room for all that hyper needs.
+                        tokio::spawn(async move {
+                            Socket::serve(socket, *feed, clock, &lives).await;
+                            drop(counted);
+                        });
+                        return;
+                    }
+                    Some(Early::Over) | None => return,
+                };
+                let opening = preface::detect(socket);
+                if let Some((io, version)) = self.open(opening, head_due, &stopping).await {
+                    let opened = Opened { io, version, scheme: Scheme::Http, counted };
+                    self.http.serve(opened, head_due, stopping).await;
+                }
+            }
+            Some(tls) => {
+                let opening =
+                    async { tls.accept(socket).await.inspect_err(|_| self.counts.tls_failures.count()) };
+                if let Some(io) = self.open(opening, head_due, &stopping).await {
+                    let version = if io.get_ref().1.alpn_protocol() == Some(b"h2") {
+                        Version::Two
+                    } else {
+                        Version::One
+                    };
+                    let opened = Opened { io, version, scheme: Scheme::Https, counted };
+                    self.http.serve(opened, head_due, stopping).await;
+                }
+            }
+        }
+    }
+
+    /// What comes before HTTP, if it comes in time and before the server stops.
+    async fn open<T>(
+        &self,
+        opening: impl Future<Output = io::Result<T>>,
+        head_due: Instant,
+        stopping: &watch::Receiver<bool>,
+    ) -> Option<T> {
+        let mut stopping = stopping.clone();
+        let opened = tokio::select! {
+            opened = timeout_at(head_due, opening) => opened,
+            // Nothing was asked yet, so nothing is lost.
+            _ = stopping.wait_for(|&stopping| stopping) => return None,
+        };
+        match opened {
+            Ok(Ok(opened)) => Some(opened),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a connection ended before it was open");
+                None
+            }
+            Err(_) => {
+                self.counts.limit_hits.count(Limit::HeadTime);
+                None
+            }
+        }
+    }
 }

@@ -91,7 +91,7 @@ async fn answer(socket: &mut TcpStream, response: Response<Body>) -> io::Result<
         socket.write_all(&out).await?;
         socket.shutdown().await
     };
-    tokio::time::timeout(limits::HEADER_READ_TIMEOUT, sending).await.unwrap_or(Ok(()))
+    tokio::time::timeout(limits::HEAD_TIMEOUT, sending).await.unwrap_or(Ok(()))
 }
 
 /// How the body of an answer ends.

@@ -3,12 +3,19 @@
 pub mod config;
 mod connections;
 mod early;
+mod http;
 pub mod ledger;
 pub mod options;
+mod preface;
 pub mod projects;
 pub mod serve;
+mod tls;
+mod usage;
 
 pub use config::Config;
+pub use connections::ConnectionOptions;
 pub use ledger::Ledger;
+pub use options::{LimitOptions, ObserveOptions, TlsOptions};
 pub use projects::{StoredProjects, SystemRandomness};
 pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};
+pub use tls::TlsError;

@@ -5,6 +5,9 @@ mod client;
 mod command;
 mod duration;
 mod greeting;
+mod logs;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod project_command;
 mod serve_command;
 mod store_command;

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use tidings_api::{MetricsAccess, Spans};
 use tidings_model::limits;
 
 /// How much a client may ask of the server.
@@ -14,6 +16,10 @@ pub struct LimitOptions {
     pub connections: usize,
     /// Bytes of a request's head.
     pub header_bytes: usize,
+    /// How long the first request's head of a connection may take.
+    pub head_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
 }
 
 impl Default for LimitOptions {
@@ -22,6 +28,8 @@ impl Default for LimitOptions {
             requests_per_second: limits::REQUESTS_PER_SECOND,
             connections: limits::CONNECTIONS,
             header_bytes: limits::HEADER_BYTES,
+            head_timeout: limits::HEAD_TIMEOUT,
+            idle_timeout: limits::IDLE_TIMEOUT,
         }
     }
 }
@@ -36,10 +44,20 @@ pub struct TlsOptions {
 }
 
 /// How the server lets itself be watched.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserveOptions {
     /// Where metrics are open to whoever reaches it.
     pub metrics_listen: Option<SocketAddr>,
+    /// Who may read the metrics where clients are served.
+    pub metrics_access: MetricsAccess,
+    /// Whether each request has a span, for those who export traces.
+    pub spans: Spans,
+}
+
+impl Default for ObserveOptions {
+    fn default() -> Self {
+        Self { metrics_listen: None, metrics_access: MetricsAccess::AdminKey, spans: Spans::No }
+    }
 }
 
 /// What the process tells of itself. The binary's business: a server in another process leaves it to that.

@@ -6,21 +6,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Lives, Stage};
+use tidings_api::{Api, Drain, Lives, Observe, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
 use tidings_engine::log::{Memory, StoreError};
-use tidings_engine::{Bus, Chance, Clock};
+use tidings_engine::metrics::{Kind, Name};
+use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
+use tidings_model::limits;
 use tidings_streams::{Cleared, Options, Streams};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::connections::{self, ConnectionOptions, Connections, Counts};
+use crate::http::Http;
 use crate::ledger::Ledger;
 use crate::options::{LimitOptions, ObserveOptions, TlsOptions};
-use crate::projects::SystemRandomness;
-use crate::{connections, projects};
+use crate::projects::{self, SystemRandomness};
+use crate::tls::{Tls, TlsError};
+use crate::usage;
 
 /// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,6 +80,9 @@ pub enum StartError {
         /// How the commands name the folder of the data; empty when that has no name.
         data: String,
     },
+    /// Certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// What a server is made of.
@@ -130,55 +138,118 @@ pub struct Access {
 /// A server that listens.
 pub struct Server {
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     bus: Bus,
     channels: Channels,
     lives: Arc<Lives>,
     clock: Arc<dyn Clock>,
     projects: Projects,
+    metrics: Metrics,
     drain: Drain,
-    stop: oneshot::Sender<()>,
+    tls: Option<Arc<Tls>>,
+    stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    /// Serves metrics on a listener of its own until the very end.
+    serving_metrics: Option<JoinHandle<()>>,
     keeping: [JoinHandle<()>; 2],
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
 
 impl Server {
-    /// Binds the address, opens the store and begins to serve. Clients that come before the store is open wait.
+    /// Binds the addresses, opens the store and begins to serve. Clients that come before the store is open wait.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
-        let listen = options.listen;
-        let unbound = |error| StartError::Listen { listen, error };
-        let listener = TcpListener::bind(listen).await.map_err(unbound)?;
-        let address = listener.local_addr().map_err(unbound)?;
-        let bus = Bus::new();
+        let tls = options.tls.map(Tls::load).transpose()?.map(Arc::new);
+        let (listener, address) = bind(options.listen).await?;
+        let metrics_listener = match options.observe.metrics_listen {
+            Some(listen) => Some(bind(listen).await?),
+            None => None,
+        };
+        let (bus, metrics, clock) = (Bus::new(), Metrics::new(), options.clock);
+        usage::show(&metrics);
         let data = match &options.store {
             StoreChoice::Memory => String::new(),
             StoreChoice::Embedded { data, .. } => format!(" --data {}", data.display()),
         };
-        let opened = open_store(options.store, &bus, &options.clock)?;
-        let gate = open_gate(opened.projects, options.access, options.clock.clone(), data).await?;
-        let streams = Streams::new(opened.store, bus.clone(), options.clock.clone(), options.streams);
-        let projects = gate.projects().clone();
+        let opened = open_store(options.store, &bus, &clock, &metrics)?;
+        let gate = open_gate(opened.projects, options.access, clock.clone(), data).await?;
+        let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams);
+        let (projects, channels) = (gate.projects().clone(), streams.channels().clone());
         let (drain, drained) = Drain::new();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let lives = Arc::new(Lives::default());
-        let clock = options.clock.clone();
-        let keeping_house =
-            tokio::spawn(keep_house(streams.clone(), projects.clone(), clock.clone(), opened.tend));
-        let asking = tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone()));
-        let stage = Stage { clock: clock.clone(), lives: lives.clone() };
+        let stage = Stage { clock: clock.clone(), lives: Arc::default() };
+        let lives = stage.lives.clone();
+        let keeping = [
+            tokio::spawn(keep_house(streams.clone(), projects.clone(), clock.clone(), opened.tend)),
+            tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
+        ];
         let chance = Arc::new(Chance::seeded(options.seed));
-        let channels = streams.channels().clone();
-        let router = tidings_api::router(Api { streams, gate, chance, drained, stage: stage.clone() });
-        let stopped = async {
-            // A server that is dropped stops too.
-            let _ = stopped.await;
+        let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
+        let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
+        let metrics_access = options.observe.metrics_access;
+        let api =
+            Api { streams, gate, chance, drained, stage: stage.clone(), turnstile, observe, metrics_access };
+        let (stop, stopped) = watch::channel(false);
+        let serving = {
+            let http = Http::new(
+                tidings_api::router(api.clone()),
+                &options.limits.connections(),
+                LimitHits::new(&metrics),
+            );
+            let counts = Counts::new(&metrics);
+            let shared = Connections {
+                options: options.limits.connections(),
+                http,
+                tls: tls.clone(),
+                counts,
+                stage: stage.clone(),
+            };
+            tokio::spawn(connections::serve(listener, Arc::new(shared), when_stopped(stopped.clone())))
         };
-        let service = connections::Service { router, stage };
-        let serving = tokio::spawn(connections::serve(listener, service, stopped));
-        let keeping = [keeping_house, asking];
-        let _lock = opened.lock;
-        Ok(Self { address, bus, channels, projects, lives, clock, drain, stop, serving, keeping, _lock })
+        let serve_metrics = |(listener, address): (TcpListener, SocketAddr)| {
+            let settings = ConnectionOptions {
+                connections: limits::METRICS_CONNECTIONS,
+                ..options.limits.connections()
+            };
+            // Not counted among those of clients.
+            let uncounted = Metrics::new();
+            let http = Http::new(tidings_api::operators_router(api), &settings, LimitHits::new(&uncounted));
+            let counts = Counts::new(&uncounted);
+            let shared = Connections { options: settings, http, tls: None, counts, stage };
+            (address, tokio::spawn(connections::serve(listener, Arc::new(shared), when_dropped(stopped))))
+        };
+        let (metrics_address, serving_metrics) = metrics_listener.map(serve_metrics).unzip();
+        Ok(Self {
+            address,
+            metrics_address,
+            bus,
+            channels,
+            lives,
+            clock,
+            projects,
+            metrics,
+            drain,
+            tls,
+            stop,
+            serving,
+            serving_metrics,
+            keeping,
+            _lock: opened.lock,
+        })
+    }
+
+    /// Where metrics are served without credentials, if they are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
+    }
+
+    /// Its numbers.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Reads certificate and key again, for connections that come from now on.
+    pub fn reload_tls(&self) -> Result<(), TlsError> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
     /// Where it listens.
@@ -211,8 +282,7 @@ impl Server {
     pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
         self.lives.drain(self.clock.now());
-        // An error means that serving has ended by itself; then its result tells.
-        let _ = self.stop.send(());
+        self.stop.send_replace(true);
         let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
             Ok(served) => served.map_err(io::Error::other),
             Err(_) => {
@@ -221,6 +291,9 @@ impl Server {
                 Ok(())
             }
         };
+        if let Some(serving_metrics) = self.serving_metrics {
+            serving_metrics.abort();
+        }
         for keeping in self.keeping {
             keeping.abort();
             // It may hold the store; who stops the server wants the store closed.
@@ -228,6 +301,38 @@ impl Server {
         }
         served
     }
+}
+
+impl LimitOptions {
+    fn turnstile(&self) -> TurnstileOptions {
+        TurnstileOptions { header_bytes: self.header_bytes, requests_per_second: self.requests_per_second }
+    }
+
+    fn connections(&self) -> ConnectionOptions {
+        ConnectionOptions {
+            connections: self.connections,
+            header_bytes: self.header_bytes,
+            head_timeout: self.head_timeout,
+            idle_timeout: self.idle_timeout,
+        }
+    }
+}
+
+async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let unbound = |error| StartError::Listen { listen, error };
+    let listener = TcpListener::bind(listen).await.map_err(unbound)?;
+    let address = listener.local_addr().map_err(unbound)?;
+    Ok((listener, address))
+}
+
+/// Resolves when the server stops; one that is dropped stops too.
+async fn when_stopped(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|&stopped| stopped).await;
+}
+
+/// Resolves when the server is gone: whoever watches it sees it drain.
+async fn when_dropped(mut stopped: watch::Receiver<bool>) {
+    while stopped.changed().await.is_ok() {}
 }
 
 /// A store that was opened, with what belongs to it.
@@ -241,17 +346,33 @@ struct Opened {
 /// Gives space back, where the store can.
 type Tend = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-fn open_store(choice: StoreChoice, bus: &Bus, clock: &Arc<dyn Clock>) -> Result<Opened, OpenError> {
+fn open_store(
+    choice: StoreChoice,
+    bus: &Bus,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Opened, OpenError> {
+    const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the store." };
     match choice {
         StoreChoice::Memory => {
             let store = Arc::new(Memory::<Ledger>::new(bus.clone(), clock.clone()));
+            let counted = store.clone();
+            let streams = move || counted.look(|ledger: &Ledger, _| ledger.streams.len()) as f64;
+            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             Ok(Opened { store: store.clone(), projects: store, lock: None, tend: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
             let disk = Arc::new(Folder::new(data));
-            let options = tidings_embedded::Options { secret: projects::secret(), ..options };
+            let secret = projects::secret();
+            let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
             let store = Embedded::<Ledger>::open(disk, options, bus.clone(), clock.clone())?;
+            let counted = store.downgrade();
+            let streams = move || {
+                counted.upgrade().map_or(0, |store| store.look(|ledger: &Ledger, _| ledger.streams.len()))
+                    as f64
+            };
+            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             let store = Arc::new(store);
             let tended = store.clone();
             let tend = Arc::new(move || tended.tend());

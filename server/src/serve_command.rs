@@ -1,18 +1,17 @@
 //! `tidings serve`: what is set, put together; served until a signal comes.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use tidings_server::options::LogFormat;
 use tidings_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::command::CommandError;
 use crate::greeting::greet;
+use crate::logs::Logs;
 
 /// Serve.
 ///
@@ -55,8 +54,13 @@ impl Serve {
     pub fn run(self) -> Result<(), CommandError> {
         let filter = self.log.clone().filter(|filter| !filter.is_empty());
         let config = self.config()?;
-        log_to_stderr(config.log.format, filter.as_deref())?;
-        tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(config))
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let logs = Logs::begin(filter.as_deref(), &config.log)?;
+            let served = serve(config).await;
+            logs.end().await;
+            served
+        })
     }
 
     /// What is set, flags included.
@@ -77,7 +81,7 @@ impl Serve {
 async fn serve(config: Config) -> Result<(), CommandError> {
     let server = Server::start(config.clone().into_options(Arc::new(|_| exit_now()))).await?;
     greet(&config, &server);
-    wait_for_signal().await?;
+    wait_for_signal(&server).await?;
     tracing::info!("draining");
     server.stop().await?;
     Ok(())
@@ -88,29 +92,19 @@ fn exit_now() {
     std::process::exit(1);
 }
 
-async fn wait_for_signal() -> io::Result<()> {
+/// Waits until the process is told to end. SIGHUP renews what can be renewed meanwhile.
+async fn wait_for_signal(server: &Server) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let mut hang_up = signal(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hang_up.recv() => match server.reload_tls() {
+                Ok(()) => tracing::info!("read certificate and key again"),
+                Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+            },
+        }
     }
-    Ok(())
-}
-
-fn log_to_stderr(format: LogFormat, filter: Option<&str>) -> Result<(), CommandError> {
-    let filter = EnvFilter::try_new(filter.unwrap_or("info"));
-    let filter = filter.map_err(|error| CommandError::LogFilter(error.to_string()))?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let text = match format {
-        LogFormat::Auto => io::stderr().is_terminal(),
-        LogFormat::Text => true,
-        LogFormat::Json => false,
-    };
-    if text {
-        logs.with_ansi(io::stderr().is_terminal()).init()
-    } else {
-        logs.json().init()
-    }
-    Ok(())
 }

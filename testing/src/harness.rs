@@ -8,7 +8,7 @@ use tidings_auth::{AdminKey, Authorize, Given, Key, Projects};
 use tidings_embedded::Options as EmbeddedOptions;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::{ProjectId, Timestamp};
-use tidings_server::{Access, Server, ServerOptions, StoreChoice};
+use tidings_server::{Access, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
 use tidings_streams::Options;
 
 /// How a server under test is set up.
@@ -20,6 +20,12 @@ pub struct Setup {
     pub streams: Options,
     /// Whom it lets in.
     pub doors: Doors,
+    /// What clients may not exceed.
+    pub limits: LimitOptions,
+    /// Certificate and key, to speak TLS.
+    pub tls: Option<TlsOptions>,
+    /// What operators see.
+    pub observe: ObserveOptions,
     /// Whether time passes by itself. Only for programs that measure it themselves.
     pub wall_clock: bool,
 }
@@ -141,6 +147,9 @@ impl Harness {
             seed: 42,
             streams: setup.streams,
             access: setup.doors.access(),
+            limits: setup.limits,
+            tls: setup.tls,
+            observe: setup.observe,
             ..ServerOptions::new(store, listen, server_clock)
         })
         .await
@@ -157,6 +166,17 @@ impl Harness {
     /// The projects of the server.
     pub fn projects(&self) -> &Projects {
         self.server.projects()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.server.address()
+    }
+
+    /// The value of a metric, written with its labels as in its text; none if there is no such line.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let text = self.server.metrics().text();
+        text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
     /// Who waits for what in the server.

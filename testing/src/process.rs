@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -15,6 +15,7 @@ pub struct Process {
     /// Kept open: a server whose output nobody reads must not stop.
     output: BufReader<ChildStdout>,
     address: String,
+    log: NamedTempFile,
 }
 
 /// How the server is started.
@@ -69,7 +70,20 @@ impl Process {
         Self::start(TempDir::new().expect("a folder"), launch).await
     }
 
+    /// As [`Process::serve`], logging what the filter lets through.
+    pub async fn serve_logging(filter: &str, arguments: &[&str]) -> Self {
+        let arguments = [&["--log", filter], arguments].concat();
+        Self::serve(&arguments).await
+    }
+
+    /// What it has logged since it was started.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log.path()).expect("the log is readable")
+    }
+
     async fn start(data: TempDir, launch: Launch) -> Self {
+        let log = NamedTempFile::new().expect("a file for the log");
+        let errors = log.reopen().expect("the file is there");
         let mut child = Command::new(binary())
             .arg("serve")
             .args(&launch.arguments)
@@ -77,15 +91,19 @@ impl Process {
             .current_dir(data.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .kill_on_drop(true)
             .spawn()
             .expect("the binary starts");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = String::new();
         output.read_line(&mut line).await.expect("readable");
-        let address = line.split("://").nth(1).unwrap_or_else(|| panic!("no address in {line:?}"));
+        let address = line.split("://").nth(1).unwrap_or_else(|| {
+            let log = std::fs::read_to_string(log.path()).unwrap_or_default();
+            panic!("no address in {line:?}; it says {log}")
+        });
         let address = address.trim().to_owned();
-        Self { data, launch, child, output, address }
+        Self { data, launch, child, output, address, log }
     }
 
     /// The next line that it prints, after the first, which tells the address.
@@ -117,6 +135,14 @@ impl Process {
         self.data.path()
     }
 
+    /// Sends it a signal, by its name without `SIG`.
+    pub async fn signal(&self, name: &str) {
+        let id = self.child.id().expect("it is running").to_string();
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &id]).status().await.expect("kill is there");
+        assert!(sent.success());
+    }
+
     /// Asks it to stop, waits for its end, and returns its folder.
     pub async fn stop(self) -> TempDir {
         let (data, status) = self.end().await;
@@ -130,9 +156,7 @@ impl Process {
     }
 
     async fn end(mut self) -> (TempDir, ExitStatus) {
-        let id = self.child.id().expect("it is running").to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there");
-        assert!(sent.success());
+        self.signal("TERM").await;
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await.expect("readable");
         let status = self.child.wait().await.expect("it ends");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidings_auth::{Denied, Pass};
 use tidings_engine::deliver::{Step, Subscription};
+use tidings_engine::metrics::Held;
 use tidings_model::{Timestamp, limits};
 
 use super::outbox::Outbox;
@@ -15,7 +16,6 @@ use crate::websocket::{self, Close, Code, Event, Tick};
 const ROOM: usize = 32 * 1024;
 
 /// On which terms a feed lasts.
-#[derive(Clone)]
 pub struct Terms {
     /// When the client is asked to come again.
     ends_at: Option<Timestamp>,
@@ -23,6 +23,8 @@ pub struct Terms {
     slow: Duration,
     /// What lets the client in, for as long as it holds.
     pass: Pass,
+    /// Counts the reader.
+    _counted: Option<Held>,
 }
 
 impl Terms {
@@ -33,7 +35,13 @@ impl Terms {
         pass: Pass,
         now: Timestamp,
     ) -> Result<Self, Denied> {
-        if pass.holds(now) { Ok(Self { ends_at, slow, pass }) } else { Err(Denied::Revoked) }
+        if pass.holds(now) { Ok(Self { ends_at, slow, pass, _counted: None }) } else { Err(Denied::Revoked) }
+    }
+
+    /// The same for a reader that is counted as long as it is fed.
+    #[must_use]
+    pub fn counted(self, counted: Held) -> Self {
+        Self { _counted: Some(counted), ..self }
     }
 }
 

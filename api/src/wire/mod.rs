@@ -1,5 +1,6 @@
 //! What clients write and read, to values and back.
 
+pub mod body;
 pub mod coding;
 pub mod cursor;
 pub mod header;
@@ -8,3 +9,6 @@ pub mod payload;
 pub mod query;
 pub mod request;
 pub mod time;
+
+#[cfg(test)]
+mod properties;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tidings_engine::log::{Conditions, Then};
 use tidings_model::{Position, Producer, limits};
 use tidings_streams::{
@@ -43,18 +41,6 @@ pub fn append(headers: &HeaderMap, body: Bytes) -> Result<AppendRequest, ApiErro
     let conditions =
         Conditions { producer: producer(headers)?, order: order(headers)?, tail: expected_tail(headers)? };
     Ok(AppendRequest { body, conditions, then })
-}
-
-/// The whole body, if it is within the limit.
-pub async fn bytes(body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("a body is at most {limit} bytes");
-            Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message))
-        }
-        Err(_) => Err(ApiError::bad_request("body_incomplete", "the body ended before it was complete")),
-    }
 }
 
 /// The stamp of an idempotent producer: all three headers or none.

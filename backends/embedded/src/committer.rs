@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidings_engine::Clock;
 use tidings_engine::log::plan::{Known, Overlay, Plan, View};
@@ -20,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::Disk;
 use crate::frame::Frame;
+use crate::measure::Counts;
 use crate::state::State;
 use crate::store::{Options, Shared};
 use crate::tables::StoredTables;
@@ -70,6 +72,7 @@ pub(crate) struct Committer<T: StoredTables> {
     pub(crate) era: Era,
     pub(crate) options: Options,
     pub(crate) tender: Tender,
+    pub(crate) counts: Counts,
     pub(crate) work: Work<T>,
 }
 
@@ -249,7 +252,11 @@ impl<T: StoredTables> Committer<T> {
             return Err(StoreError::NoSpace);
         }
         self.make_room(batch.frame.size(), last)?;
-        self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))
+        let began = self.clock.elapsed();
+        self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))?;
+        let took = self.clock.elapsed().saturating_sub(began);
+        self.counts.frame(batch.good.len(), batch.frame.size(), took);
+        Ok(())
     }
 
     /// Goes to the next file of the log, if need be and if there is space.
@@ -269,6 +276,7 @@ impl<T: StoredTables> Committer<T> {
     /// The disk has failed. What it has is only known again after a restart.
     fn stop(&mut self, error: &io::Error) -> StoreError {
         let message = format!("a write to the store failed, so it has stopped: {error}");
+        self.shared.stopped.store(true, Ordering::Relaxed);
         if !std::mem::replace(&mut self.work.stopped, true) {
             tracing::error!("{message}");
             (self.options.on_failure)(&message);
@@ -284,6 +292,7 @@ impl<T: StoredTables> Committer<T> {
         let mut answers = Vec::with_capacity(batch.good.len());
         for Good { plan, changes, answer } in batch.good.drain(..) {
             for effect in plan.effects {
+                self.counts.effect(&effect);
                 state.apply(effect, batch.number, batch.now);
             }
             for (change, bytes) in changes {

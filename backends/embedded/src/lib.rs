@@ -23,6 +23,7 @@ mod flush;
 pub mod frame;
 mod lock;
 pub mod log_map;
+mod measure;
 mod merge;
 mod projects;
 pub mod segment;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::thread::JoinHandle;
 
 use futures_util::FutureExt;
@@ -12,7 +12,7 @@ use tidings_engine::log::{
     Carries, Commit, CommitError, Commits, Committed, Logs, Of, Operation, Page, ReadError, Refusal, Refused,
     Span, Status, StoreError, Tables,
 };
-use tidings_engine::{Bus, Clock};
+use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
 use tokio::sync::{mpsc, oneshot};
 
@@ -23,6 +23,7 @@ use crate::error::{InFile, OpenError};
 use crate::files::Files;
 use crate::frame::{Content, Item};
 use crate::lock::LOCK;
+use crate::measure::{self, Counts};
 use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, State};
 use crate::tables::StoredTables;
@@ -49,6 +50,8 @@ pub struct Options {
     pub gather: Option<Gather>,
     /// Called once when a write or sync has failed and the store has stopped.
     pub on_failure: Failure,
+    /// Where the store counts.
+    pub metrics: Metrics,
 }
 
 /// Waits for more commits to gather.
@@ -66,6 +69,7 @@ impl Default for Options {
             secret: 0,
             gather: None,
             on_failure: Arc::new(|_| {}),
+            metrics: Metrics::new(),
         }
     }
 }
@@ -76,10 +80,27 @@ pub struct Embedded<T: StoredTables> {
     threads: Arc<Threads<T>>,
 }
 
+/// The store, without keeping it open.
+pub struct Weakly<T: StoredTables> {
+    shared: Weak<Shared<T>>,
+    threads: Weak<Threads<T>>,
+}
+
+impl<T: StoredTables> Weakly<T> {
+    /// The store, if it is open.
+    pub fn upgrade(&self) -> Option<Embedded<T>> {
+        Some(Embedded { shared: self.shared.upgrade()?, threads: self.threads.upgrade()? })
+    }
+}
+
 /// What the threads and all handles share.
 pub(crate) struct Shared<T> {
     pub(crate) state: RwLock<State<T>>,
     pub(crate) bus: Bus,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// A write has failed, and the store takes no more.
+    pub(crate) stopped: AtomicBool,
+    reserve_bytes: u64,
     last_log: AtomicU64,
     disk_reads: AtomicU64,
 }
@@ -126,8 +147,12 @@ impl<T: StoredTables> Embedded<T> {
             last_log: AtomicU64::new(state.numbers.largest()),
             state: RwLock::new(state),
             bus,
+            disk: disk.clone(),
+            stopped: AtomicBool::new(false),
+            reserve_bytes: options.reserve_bytes,
             disk_reads: AtomicU64::new(0),
         });
+        measure::show(&options.metrics, &shared);
         let files = Files::new(disk.clone(), shared.clone(), manifest);
         let tender = Tender::start(files, shelf, options.on_failure.clone()).in_file("a thread")?;
         let (queue, jobs) = mpsc::channel(QUEUE);
@@ -137,8 +162,9 @@ impl<T: StoredTables> Embedded<T> {
             clock,
             wal,
             era,
-            options,
             tender: tender.clone(),
+            counts: Counts::new(&options.metrics),
+            options,
             work: Work::default(),
         };
         let committer =
@@ -146,6 +172,11 @@ impl<T: StoredTables> Embedded<T> {
         let committer = committer.in_file("the commit thread")?;
         let threads = Threads { queue: Some(queue), committer: Some(committer), tender };
         Ok(Self { shared, threads: Arc::new(threads) })
+    }
+
+    /// The store as long as somebody else has it.
+    pub fn downgrade(&self) -> Weakly<T> {
+        Weakly { shared: Arc::downgrade(&self.shared), threads: Arc::downgrade(&self.threads) }
     }
 
     /// The bus on which the store wakes listeners.
@@ -171,7 +202,7 @@ impl<T: StoredTables> Embedded<T> {
 
     /// Reads that needed files since the store was opened.
     pub fn disk_reads(&self) -> u64 {
-        self.shared.disk_reads.load(Ordering::Relaxed)
+        self.shared.disk_reads()
     }
 
     fn queue(&self) -> &mpsc::Sender<Job<T>> {
@@ -227,6 +258,10 @@ impl<T: StoredTables> Embedded<T> {
 }
 
 impl<T> Shared<T> {
+    pub(crate) fn disk_reads(&self) -> u64 {
+        self.disk_reads.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State<T>> {
         self.state.read().expect("nobody panics while writing")
     }
@@ -274,6 +309,17 @@ impl<T: StoredTables> Logs for Embedded<T> {
                 .boxed()
             }
         }
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        if let Some(failure) = self.threads.tender.failure() {
+            return Err(StoreError::Unavailable(failure));
+        }
+        if self.shared.stopped.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
+        }
+        let low = self.shared.disk.available().is_ok_and(|space| space < self.shared.reserve_bytes);
+        if low || self.threads.tender.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 }
 

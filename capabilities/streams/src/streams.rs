@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
+use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock};
 use tidings_model::{Timestamp, limits};
 
@@ -75,6 +76,11 @@ impl Streams {
     /// The clock by which streams expire.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Whether writes would be taken now.
+    pub fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
     }
 
     /// The stream of that name, if it can be used. Does not renew it.

@@ -276,6 +276,16 @@ impl Table {
         Some(Found { stream, status })
     }
 
+    /// How many streams there are, those kept for their forks included.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
     /// All streams.
     pub fn iter(&self) -> impl Iterator<Item = (&StreamKey, &Arc<Stream>)> {
         self.streams.iter()

@@ -131,6 +131,10 @@ impl<T: Tables> Logs for Memory<T> {
         };
         std::future::ready(page).boxed()
     }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 impl<T: Carries<P>, P: Tables> Commits<P> for Memory<T> {

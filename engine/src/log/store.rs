@@ -15,6 +15,9 @@ pub trait Logs: Send + Sync + 'static {
 
     /// Records of a log in order, with the log's status at the same moment.
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>>;
+
+    /// Whether a commit that takes space would be taken now, as far as can be told without making one.
+    fn accepting(&self) -> Result<(), StoreError>;
 }
 
 /// Writing side of a store, for a capability whose tables are `P`.

@@ -1,8 +1,14 @@
 //! What a client can make grow has a limit, and hitting it changes nothing.
 
+use std::time::Duration;
+
 use serde_json::Value;
+use tidings_model::limits;
+use tidings_server::LimitOptions;
 use tidings_streams::Options;
 use tidings_testing::{Harness, Setup, TestStore, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused_and_nothing_is_written() {
@@ -17,6 +23,7 @@ async fn a_body_above_the_limit_is_refused_and_nothing_is_written() {
         let body: Value = answer.json().await.expect("errors are JSON");
         assert_eq!(body["error"]["code"], "body_too_large");
     }
+    assert_eq!(server.metric(&hits("body_bytes")), Some(2.0));
     assert_eq!(server.get("/v1/stream/new").await.status(), 404);
     server.append_text("/v1/stream/s", &"x".repeat(1000)).await;
     assert_eq!(server.get("/v1/stream/s").await.text().await.expect("text").len(), 1000);
@@ -34,6 +41,7 @@ async fn readers_beyond_the_limit_are_refused_until_one_goes() {
     assert_eq!(third.status(), 503);
     let body: Value = third.json().await.expect("errors are JSON");
     assert_eq!(body["error"]["code"], "too_many_readers");
+    assert_eq!(server.metric(&hits("readers_per_stream")), Some(1.0));
     assert_eq!(server.get("/v1/stream/s").await.status(), 200, "whoever does not wait is no live reader");
     drop((first, second));
     until("the readers have left", || server.bus().listened() == 0).await;
@@ -110,21 +118,70 @@ async fn a_full_disk_is_told_as_507() {
     assert_eq!(server.get("/v1/stream/s").await.status(), 404, "reading goes on");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_that_say_nothing_keep_neither_others_waiting_nor_the_server_from_stopping() {
-    use tokio::io::AsyncWriteExt;
+#[tokio::test]
+async fn a_head_beyond_its_limits_is_refused_and_counted() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
-    let address = server.url("").replace("http://", "");
-    let mut silent = Vec::new();
-    for head in
-        ["", "GET /health HT", "PUT /v1/stream/x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"]
-    {
-        let mut socket = tokio::net::TcpStream::connect(&address).await.expect("connected");
-        socket.write_all(head.as_bytes()).await.expect("written");
-        silent.push(socket);
+    let long = format!("/v1/stream/s?token={}", "x".repeat(limits::URI_BYTES));
+    let answer = server.get(&long).await;
+    assert_eq!(answer.status(), 414);
+    assert_eq!(answer.headers()["access-control-allow-origin"], "*");
+    let told: Value = answer.json().await.expect("errors are JSON");
+    assert_eq!(told["error"]["code"], "uri_too_long");
+    let large = server.request("GET".parse().expect("a method"), "/v1/stream/s");
+    let answer = large.header("x-large", "x".repeat(limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
+    let told: Value = answer.json().await.expect("errors are JSON");
+    assert_eq!(told["error"]["code"], "headers_too_large");
+    // Far beyond, it is not even read to the end.
+    let huge = server.request("GET".parse().expect("a method"), "/v1/stream/s");
+    let answer =
+        huge.header("x-huge", "x".repeat(10 * limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
+    until("both are counted", || server.metric(&hits("header_bytes")) == Some(2.0)).await;
+    assert_eq!(server.metric(&hits("uri_bytes")), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_project_beyond_its_requests_per_second_is_told_when_to_come_again() {
+    let limits = LimitOptions { requests_per_second: 3, ..LimitOptions::default() };
+    let server = Harness::with(Setup { limits, ..Setup::default() }).await;
+    server.create_text("/v1/busy/stream/s").await;
+    for _ in 0..2 {
+        assert_eq!(server.get("/v1/busy/stream/s").await.status(), 200);
     }
-    assert_eq!(server.get("/v1/stream/s").await.status(), 200);
-    // Returns, and does not wait for them longer than it must.
-    server.stop().await;
+    let refused = server.get("/v1/busy/stream/s").await;
+    assert_eq!(
+        (refused.status().as_u16(), &refused.headers()["retry-after"]),
+        (429, &"1".parse().expect("a value"))
+    );
+    let told: Value = refused.json().await.expect("errors are JSON");
+    assert_eq!(told["error"]["code"], "too_many_requests");
+    assert_eq!(server.get("/v1/calm/stream/s").await.status(), 404, "other projects are not affected");
+    assert_eq!(server.get("/health").await.status(), 200, "nor is what belongs to no project");
+    server.clock.advance(Duration::from_secs(1));
+    assert_eq!(server.get("/v1/busy/stream/s").await.status(), 200);
+    assert_eq!(server.metric(&hits("requests_per_second")), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+    let head =
+        "POST /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.expect("written");
+    until("the server waits for the body", || server.clock.sleepers() == 2).await;
+    server.clock.advance(limits::BODY_GRACE);
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.expect("the connection ends");
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("body_too_slow") && answer.contains("connection: close"), "{answer}");
+    assert_eq!(server.metric(&hits("body_time")), Some(1.0));
+    assert_eq!(server.get("/v1/stream/s").await.text().await.expect("text"), "", "nothing was appended");
+}
+
+fn hits(limit: &str) -> String {
+    format!("tidings_limit_hits_total{{limit=\"{limit}\"}}")
 }

@@ -59,6 +59,10 @@ impl Logs for Under {
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
         self.store.read(log, span)
     }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
 }
 
 impl Commits<Book> for Under {

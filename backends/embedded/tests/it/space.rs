@@ -66,7 +66,9 @@ async fn writes_are_refused_before_the_last_space_is_gone() {
     let create = || Commit::new().with(Operation::create(log));
     let error = store.commit(create()).await.expect_err("too little is left");
     assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
+    assert_eq!(store.accepting(), Err(StoreError::NoSpace));
     disk.set_capacity(Some(disk.used() + (1 << 21)));
+    assert_eq!(store.accepting(), Ok(()));
     store.commit(create()).await.expect("enough is left");
     disk.set_capacity(Some(disk.used() + 1_000));
     let append = Commit::new().with(Append::new(log, vec![Bytes::from_static(b"x")]));
@@ -95,4 +97,28 @@ async fn a_refusal_does_not_rest_on_what_could_not_be_written() {
             assert!(matches!(answer, Err(CommitError::Store(StoreError::NoSpace))), "{answer:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_store_that_has_stopped_says_so() {
+    let disk = SimulatedDisk::new();
+    let metrics = tidings_engine::Metrics::new();
+    let store = open(&disk, Options { metrics: metrics.clone(), ..small() }).expect("new");
+    let log = store.reserve().await.expect("a number");
+    store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+    let append = || Commit::new().with(Append::new(log, vec![Bytes::from_static(b"four")]));
+    store.commit(append()).await.expect("appended");
+    assert_eq!(store.accepting(), Ok(()));
+    let text = metrics.text();
+    for line in [
+        "tidings_commits_total 2",
+        "tidings_records_total 1",
+        "tidings_record_bytes_total 4",
+        "tidings_logs 1",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line} in {text}");
+    }
+    disk.cut_power_at(1);
+    store.commit(append()).await.expect_err("the disk fails");
+    assert!(matches!(store.accepting(), Err(StoreError::Unavailable(_))));
 }

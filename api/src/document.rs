@@ -1,0 +1,188 @@
+//! The description of this interface for programs, `/openapi.json`, made from what is written beside the handlers.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, OpenApi, ToSchema};
+
+use crate::{operations, streams};
+
+/// Every answer that says no.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it only describes what `ApiError` writes")]
+pub struct ErrorAnswer {
+    error: ErrorDetail,
+}
+
+/// What is wrong.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it only describes what `ApiError` writes")]
+pub struct ErrorDetail {
+    /// For programs; it does not change.
+    #[schema(pattern = "^[a-z0-9_]+$")]
+    code: String,
+    /// For people; it may change.
+    message: String,
+}
+
+/// Bytes of any kind.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "it only describes what is sent")]
+pub struct Content(Vec<u8>);
+
+/// How it is.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it only describes what the handlers write")]
+pub struct StatusAnswer {
+    /// `ok` or `ready`.
+    status: String,
+}
+
+/// What any request may be told.
+pub struct AnyRefusals;
+
+/// What a request to a stream may be told.
+pub struct StreamRefusals;
+
+/// What a request that writes to a stream may be told.
+pub struct WriteRefusals;
+
+const ANY: &[(u16, &str)] = &[
+    (400, "The request cannot be understood."),
+    (414, "`uri_too_long`: path and query are too long."),
+    (431, "`headers_too_large`: first line and headers are too large."),
+];
+
+const STREAM: &[(u16, &str)] = &[
+    (404, "`stream_not_found`: there is no such stream."),
+    (
+        410,
+        "`stream_gone`: the stream was deleted and is kept for its forks; `offset_trimmed`: what was asked is gone.",
+    ),
+    (429, "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again."),
+    (500, "`internal`: our fault."),
+    (503, "`too_many_readers` or `contended`: not now."),
+];
+
+const WRITE: &[(u16, &str)] = &[
+    (
+        403,
+        "`producer_fenced`: a newer instance of the producer has taken over; `source_foreign`: another project's.",
+    ),
+    (408, "`body_too_slow`: the body came too slowly."),
+    (
+        409,
+        "`stream_exists`, `stream_closed`, `content_type_mismatch`, `producer_gap`, `sequence_conflict` or \
+         `source_gone`: it does not go with what is there.",
+    ),
+    (412, "`tail_moved`: the tail is not where `If-Match` says."),
+    (413, "`body_too_large` or `too_many_messages`."),
+    (507, "`no_space`: the store is out of space."),
+];
+
+fn refusals(lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
+    let one = |(status, description): &(u16, &str)| {
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorAnswer"))).build();
+        let response = ResponseBuilder::new().description(*description).content("application/json", content);
+        (status.to_string(), RefOr::T(response.build()))
+    };
+    lists.iter().flat_map(|list| list.iter()).map(one).collect()
+}
+
+impl IntoResponses for AnyRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY])
+    }
+}
+
+impl IntoResponses for StreamRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, STREAM])
+    }
+}
+
+impl IntoResponses for WriteRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, STREAM, WRITE])
+    }
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "tidings",
+        description = "Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.",
+        license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT")
+    ),
+    paths(
+        operations::health,
+        operations::ready,
+        operations::metrics,
+        describe_interface,
+        streams::read,
+        streams::describe,
+        streams::create,
+        streams::append,
+        streams::delete,
+    ),
+    components(schemas(Content, ErrorAnswer, ErrorDetail, StatusAnswer))
+)]
+struct Interface;
+
+/// The description: what is written beside the handlers, and the paths of the default project, which are the same
+/// without a project.
+pub fn document() -> openapi::OpenApi {
+    let mut document = Interface::openapi();
+    let projects = document.paths.paths.iter();
+    let default: Vec<_> = projects
+        .filter_map(|(path, item)| {
+            let short = path.strip_prefix("/v1/{project}/stream/")?;
+            Some((format!("/v1/stream/{short}"), without_project(item.clone())))
+        })
+        .collect();
+    document.paths.paths.extend(default);
+    document
+}
+
+fn without_project(mut item: PathItem) -> PathItem {
+    let change = |operation: &mut Operation| {
+        if let Some(id) = &mut operation.operation_id {
+            id.push_str("_of_default_project");
+        }
+        if let Some(parameters) = &mut operation.parameters {
+            parameters.retain(|parameter| match parameter {
+                RefOr::T(parameter) => parameter.name != "project",
+                RefOr::Ref(_) => true,
+            });
+        }
+    };
+    let operations = [&mut item.get, &mut item.head, &mut item.put, &mut item.post, &mut item.delete];
+    operations.into_iter().flatten().for_each(change);
+    item
+}
+
+/// The description as text, as it is served.
+pub fn text() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut text = serde_json::to_string_pretty(&document()).expect("a description is JSON");
+        text.push('\n');
+        text
+    })
+}
+
+/// This description.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    tag = "operations",
+    responses((status = 200, description = "This document.", content_type = "application/json"), AnyRefusals)
+)]
+pub async fn describe_interface() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text()).into_response()
+}

@@ -1,0 +1,75 @@
+//! What operators and their machines ask: is it alive, is it ready, what are its numbers.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tidings_engine::log::StoreError;
+
+use crate::Api;
+use crate::credential::Caller;
+use crate::document::{AnyRefusals, ErrorAnswer, StatusAnswer};
+use crate::error::ApiError;
+
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAccess {
+    /// Everybody: on a listener of its own, or in development.
+    Open,
+    /// Whoever has the admin key.
+    AdminKey,
+}
+
+/// The process serves. Needs no credentials.
+#[utoipa::path(
+    get,
+    path = "/health",
+    tag = "operations",
+    responses((status = 200, description = "It does.", body = StatusAnswer), AnyRefusals)
+)]
+pub async fn health() -> axum::Json<Value> {
+    axum::Json(json!({ "status": "ok" }))
+}
+
+/// Whether writes would be taken. Needs no credentials.
+#[utoipa::path(
+    get,
+    path = "/ready",
+    tag = "operations",
+    responses(
+        (status = 200, description = "They would.", body = StatusAnswer),
+        (status = 503, description = "`draining`, `no_space` or `store_stopped`.", body = ErrorAnswer),
+        AnyRefusals,
+    )
+)]
+pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError> {
+    let not = |code, message: &str| Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
+    if api.drained.is_draining() {
+        return not("draining", "the server is about to stop");
+    }
+    match api.streams.accepting() {
+        Ok(()) => Ok(axum::Json(json!({ "status": "ready" }))),
+        Err(StoreError::NoSpace) => not("no_space", "the store is out of space"),
+        // The reason may name files; the log has it.
+        Err(StoreError::Unavailable(_)) => not("store_stopped", "the store has stopped"),
+    }
+}
+
+/// All metrics, in the text that Prometheus reads.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operations",
+    responses(
+        (status = 200, description = "All of them.", body = String, content_type = "text/plain"),
+        (status = 401, description = "`unauthorized`: not without the admin key.", body = ErrorAnswer),
+        AnyRefusals,
+    )
+)]
+pub async fn metrics(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {
+    if api.metrics_access == MetricsAccess::AdminKey {
+        caller.may_administer()?;
+    }
+    let content_type = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    Ok(([content_type], api.observe.metrics().text()).into_response())
+}

@@ -1,0 +1,185 @@
+//! What a request must keep to before anybody looks at it: the size of its head, and how many its project may make.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use tidings_engine::Clock;
+use tidings_model::limits::{self, Limit};
+use tidings_model::{ProjectId, Timestamp};
+
+use crate::error::ApiError;
+
+/// What an operator may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnstileOptions {
+    /// Bytes of a request's head: its first line and its headers.
+    pub header_bytes: usize,
+    /// Requests of one project in a second; 0 lets all pass.
+    pub requests_per_second: u32,
+}
+
+impl Default for TurnstileOptions {
+    fn default() -> Self {
+        Self { header_bytes: limits::HEADER_BYTES, requests_per_second: limits::REQUESTS_PER_SECOND }
+    }
+}
+
+/// Lets requests in.
+pub struct Turnstile {
+    header_bytes: usize,
+    rates: Option<Rates>,
+}
+
+impl Turnstile {
+    /// A turnstile that counts requests by the clock.
+    pub fn new(options: TurnstileOptions, clock: Arc<dyn Clock>) -> Self {
+        let rates = Rates::new(options.requests_per_second, limits::RATE_BUCKETS, clock);
+        Self { header_bytes: options.header_bytes, rates }
+    }
+
+    /// Whether the head of a request is within its limits.
+    pub fn fits(&self, request: &Request) -> Result<(), ApiError> {
+        let uri = request.uri();
+        let line = uri.path().len() + uri.query().map_or(0, |query| query.len() + 1);
+        if line > limits::URI_BYTES {
+            let message = format!("path and query have {} bytes at most", limits::URI_BYTES);
+            return Err(ApiError::over(Limit::UriBytes, StatusCode::URI_TOO_LONG, "uri_too_long", message));
+        }
+        let headers: usize =
+            request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if line + headers > self.header_bytes {
+            let message = format!("first line and headers have {} bytes at most", self.header_bytes);
+            let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Err(ApiError::over(Limit::HeaderBytes, status, "headers_too_large", message));
+        }
+        Ok(())
+    }
+
+    /// Takes one of the requests that a project may make.
+    pub fn admit(&self, project: &ProjectId) -> Result<(), ApiError> {
+        self.rates.as_ref().map_or(Ok(()), |rates| rates.take(project))
+    }
+}
+
+/// A bucket of tokens for each project: a second's worth at most, and as much flows in each second.
+struct Rates {
+    per_second: u64,
+    /// How many buckets there may be.
+    room: usize,
+    clock: Arc<dyn Clock>,
+    buckets: Mutex<Buckets>,
+}
+
+struct Buckets {
+    projects: HashMap<ProjectId, Bucket>,
+    /// Shared by those for whom there is no room.
+    others: Bucket,
+}
+
+/// Thousandths of requests, as of a moment: each millisecond brings as many as a second brings requests.
+#[derive(Clone, Copy)]
+struct Bucket {
+    thousandths: u64,
+    at: Timestamp,
+}
+
+const ONE: u64 = 1000;
+
+impl Rates {
+    fn new(per_second: u32, room: usize, clock: Arc<dyn Clock>) -> Option<Self> {
+        let per_second = u64::from(per_second);
+        if per_second == 0 {
+            return None;
+        }
+        let full = Bucket { thousandths: per_second * ONE, at: clock.now() };
+        let buckets = Mutex::new(Buckets { projects: HashMap::new(), others: full });
+        Some(Self { per_second, room, clock, buckets })
+    }
+
+    fn take(&self, project: &ProjectId) -> Result<(), ApiError> {
+        let now = self.clock.now();
+        let full = Bucket { thousandths: self.per_second * ONE, at: now };
+        let mut buckets = self.buckets.lock().expect("nobody panics while holding the buckets");
+        if !buckets.projects.contains_key(project) && buckets.projects.len() >= self.room {
+            // A full bucket is as good as none.
+            buckets.projects.retain(|_, bucket| bucket.refilled(now, self.per_second) < full.thousandths);
+        }
+        let bucket = if buckets.projects.len() < self.room || buckets.projects.contains_key(project) {
+            buckets.projects.entry(project.clone()).or_insert(full)
+        } else {
+            &mut buckets.others
+        };
+        let there = bucket.refilled(now, self.per_second);
+        match there.checked_sub(ONE) {
+            Some(left) => {
+                *bucket = Bucket { thousandths: left, at: now };
+                Ok(())
+            }
+            None => Err(self.exhausted()),
+        }
+    }
+
+    fn exhausted(&self) -> ApiError {
+        let message = format!("a project makes {} requests a second at most", self.per_second);
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        // There is a token within a second, whatever the rate.
+        ApiError::over(Limit::RequestsPerSecond, status, "too_many_requests", message)
+            .with(header::RETRY_AFTER, 1)
+    }
+}
+
+impl Bucket {
+    fn refilled(&self, now: Timestamp, per_second: u64) -> u64 {
+        let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
+        self.thousandths.saturating_add(millis.saturating_mul(per_second)).min(per_second * ONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tidings_engine::ManualClock;
+
+    fn rates(per_second: u32, room: usize) -> (Rates, ManualClock) {
+        let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
+        (Rates::new(per_second, room, Arc::new(clock.clone())).expect("there is a limit"), clock)
+    }
+
+    fn project(name: &str) -> ProjectId {
+        ProjectId::parse(name).expect("valid")
+    }
+
+    fn taken(rates: &Rates, name: &str) -> usize {
+        (0..1000).take_while(|_| rates.take(&project(name)).is_ok()).count()
+    }
+
+    #[test]
+    fn a_project_has_a_seconds_worth_and_then_as_much_as_flows_in() {
+        let (rates, clock) = rates(10, 100);
+        assert_eq!(taken(&rates, "a"), 10);
+        assert_eq!(taken(&rates, "b"), 10, "projects do not share");
+        clock.advance(Duration::from_millis(99));
+        assert_eq!(taken(&rates, "a"), 0);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(taken(&rates, "a"), 1);
+        clock.advance(Duration::from_secs(3600));
+        assert_eq!(taken(&rates, "a"), 10, "what is not used does not add up");
+    }
+
+    #[test]
+    fn the_number_of_buckets_is_bounded_and_idle_ones_make_room() {
+        let (rates, clock) = rates(2, 3);
+        for name in ["a", "b", "c"] {
+            assert_eq!(taken(&rates, name), 2);
+        }
+        assert_eq!(taken(&rates, "d"), 2, "from the shared bucket");
+        assert_eq!(taken(&rates, "e"), 0, "which is empty now");
+        assert_eq!(rates.buckets.lock().expect("no panic").projects.len(), 3);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(taken(&rates, "e"), 2);
+        assert_eq!(rates.buckets.lock().expect("no panic").projects.len(), 1);
+    }
+}

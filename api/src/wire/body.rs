@@ -1,0 +1,147 @@
+//! Bodies: whole, within a size, and in time.
+
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::StatusCode;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tidings_engine::Clock;
+use tidings_model::Timestamp;
+use tidings_model::limits::{self, Limit};
+
+use crate::error::ApiError;
+
+/// The whole body, if it is within the limit and comes in time.
+pub async fn bytes(body: Body, limit: usize, clock: &dyn Clock) -> Result<Bytes, ApiError> {
+    if http_body::Body::size_hint(&body).lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
+    let mut body = pin!(body);
+    let began = clock.now();
+    let mut all = Collected::default();
+    loop {
+        let frame = match soon(body.as_mut()).await {
+            Some(frame) => frame,
+            None => tokio::select! {
+                biased;
+                frame = body.frame() => frame,
+                () = clock.sleep_until(due(began, all.size)) => return Err(too_slow()),
+            },
+        };
+        match frame {
+            None => return Ok(all.into_bytes()),
+            Some(Err(_)) => {
+                let message = "the body ended before it was complete";
+                return Err(ApiError::bad_request("body_incomplete", message));
+            }
+            // Trailers say nothing to us.
+            Some(Ok(frame)) => all.push(frame.into_data().unwrap_or_default()),
+        }
+        if all.size > limit {
+            return Err(too_large(limit));
+        }
+    }
+}
+
+type Frame = Option<Result<http_body::Frame<Bytes>, axum::Error>>;
+
+/// The next frame if it comes at once or when everybody else had a turn. Most bodies do, and then need no timer.
+async fn soon(mut body: Pin<&mut Body>) -> Option<Frame> {
+    let mut waited = false;
+    std::future::poll_fn(move |cx| match (http_body::Body::poll_frame(body.as_mut(), cx), waited) {
+        (Poll::Ready(frame), _) => Poll::Ready(Some(frame)),
+        (Poll::Pending, true) => Poll::Ready(None),
+        (Poll::Pending, false) => {
+            waited = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// When more than so many bytes must have come.
+fn due(began: Timestamp, size: usize) -> Timestamp {
+    began + limits::BODY_GRACE + Duration::from_secs(size as u64 / limits::BODY_BYTES_PER_SECOND_MIN)
+}
+
+fn too_large(limit: usize) -> ApiError {
+    let message = format!("a body is at most {limit} bytes");
+    ApiError::over(Limit::BodyBytes, StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+}
+
+fn too_slow() -> ApiError {
+    let message = format!(
+        "a body comes within {} s and after that with {} bytes a second at least",
+        limits::BODY_GRACE.as_secs(),
+        limits::BODY_BYTES_PER_SECOND_MIN
+    );
+    ApiError::over(Limit::BodyTime, StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
+}
+
+/// Parts of a body. One part is passed on as it is.
+#[derive(Default)]
+struct Collected {
+    first: Bytes,
+    joined: BytesMut,
+    size: usize,
+}
+
+impl Collected {
+    fn push(&mut self, part: Bytes) {
+        if self.size == 0 {
+            self.first = part;
+        } else {
+            if self.joined.is_empty() {
+                self.joined.extend_from_slice(&self.first);
+            }
+            self.joined.extend_from_slice(&part);
+        }
+        self.size = self.joined.len().max(self.first.len());
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use tidings_engine::ManualClock;
+
+    fn clock() -> ManualClock {
+        ManualClock::at(Timestamp::from_millis(1000))
+    }
+
+    fn body(parts: &[&'static str]) -> Body {
+        let parts: Vec<_> = parts.iter().map(|part| Ok::<_, std::io::Error>(Bytes::from(*part))).collect();
+        Body::from_stream(stream::iter(parts))
+    }
+
+    #[tokio::test]
+    async fn parts_are_joined_up_to_the_limit() {
+        for (parts, whole) in [(vec![], ""), (vec!["abc"], "abc"), (vec!["", "a", "", "bc", "d"], "abcd")] {
+            assert_eq!(bytes(body(&parts), 4, &clock()).await.expect("within the limit"), whole);
+        }
+        assert!(bytes(body(&["abc", "de"]), 4, &clock()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stalls_is_given_up_when_its_time_is_over() {
+        let clock = clock();
+        let waits = clock.clone();
+        let stalled = tokio::spawn(async move {
+            bytes(Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>()), 4, &waits).await
+        });
+        while clock.sleepers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        clock.advance(limits::BODY_GRACE);
+        assert!(stalled.await.expect("no panic").is_err());
+    }
+}

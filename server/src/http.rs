@@ -1,0 +1,323 @@
+//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any more.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::{http1, http2};
+use hyper::service::Service;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tidings_api::Scheme;
+use tidings_api::live::Conduit;
+use tidings_engine::LimitHits;
+use tidings_model::limits::{self, Limit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::connections::{ConnectionOptions, Counted};
+
+/// Which HTTP a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.1 or 1.0.
+    One,
+    /// HTTP/2.
+    Two,
+}
+
+/// A connection of which it is known what it speaks.
+pub struct Opened<I> {
+    /// The bytes.
+    pub io: I,
+    /// Which HTTP.
+    pub version: Version,
+    /// What is under it.
+    pub scheme: Scheme,
+    /// Counts it.
+    pub counted: Counted,
+}
+
+/// Serves routes on connections.
+pub struct Http {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    router: Router,
+    idle_timeout: Duration,
+    limit_hits: LimitHits,
+}
+
+impl Http {
+    /// Serves these routes.
+    ///
+    /// Heads up to twice the limit come through to the routes, which tell the client in full what is wrong; what is
+    /// larger is refused here, with a status alone.
+    pub fn new(router: Router, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
+        let head_bytes = options.header_bytes.max(limits::URI_BYTES).saturating_mul(2);
+        let mut http1 = http1::Builder::new();
+        // Runs while a connection waits for the head of its next request. The first one has its own deadline.
+        http1.timer(TokioTimer::new()).header_read_timeout(options.idle_timeout).max_header_size(head_bytes);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .keep_alive_interval(limits::HTTP2_PING_INTERVAL)
+            .keep_alive_timeout(limits::HTTP2_PING_TIMEOUT)
+            .max_concurrent_streams(limits::HTTP2_STREAMS)
+            .max_pending_accept_reset_streams(limits::HTTP2_PENDING_RESETS)
+            .max_send_buf_size(limits::HTTP2_SEND_BYTES)
+            .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
+        Self { http1, http2, router, idle_timeout: options.idle_timeout, limit_hits }
+    }
+
+    /// What is served.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Serves a connection to its end. The head of its first request is due at a moment; when the server stops, the
+    /// answers that are on their way are finished.
+    pub async fn serve<I>(&self, opened: Opened<I>, head_due: Instant, stopping: watch::Receiver<bool>)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = Arc::new(Activity::new());
+        let conduit = Conduit::new(Arc::new(opened.counted));
+        let routes = Routes {
+            router: self.router.clone(),
+            scheme: opened.scheme,
+            activity: activity.clone(),
+            // On HTTP/2 others share the connection, so one reader that takes nothing is no reason to cut it.
+            conduit: (opened.version == Version::One).then(|| conduit.clone()),
+        };
+        let io = TokioIo::new(opened.io);
+        let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
+        match opened.version {
+            Version::One => {
+                let connection = self.http1.serve_connection(io, routes).with_upgrades();
+                life.live(connection, |it| it.graceful_shutdown(), std::future::pending()).await;
+            }
+            Version::Two => {
+                let connection = self.http2.serve_connection(io, Multiplexed(routes));
+                life.live(connection, |it| it.graceful_shutdown(), activity.idle(self.idle_timeout)).await;
+            }
+        }
+    }
+}
+
+/// One connection's life.
+struct Life<'a> {
+    http: &'a Http,
+    activity: &'a Activity,
+    conduit: &'a Conduit,
+    head_due: Instant,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Life<'_> {
+    /// `finish` asks the connection to end after what it is doing; `idle` resolves when it was quiet for too long.
+    async fn live<C: Future<Output = Result<(), hyper::Error>>>(
+        mut self,
+        connection: C,
+        finish: fn(Pin<&mut C>),
+        idle: impl Future<Output = ()>,
+    ) {
+        let mut connection = pin!(connection);
+        let mut idle = pin!(idle);
+        let mut head_due = pin!(sleep_until(self.head_due));
+        let mut first = First::Awaited;
+        let mut ending = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => return self.http.note(ended),
+                () = head_due.as_mut(), if first == First::Awaited => {
+                    if !self.activity.has_begun() {
+                        return self.http.limit_hits.count(Limit::HeadTime);
+                    }
+                    first = First::Came;
+                }
+                _ = self.stopping.wait_for(|&stopping| stopping), if !ending => {
+                    if !self.activity.has_begun() {
+                        return;
+                    }
+                    finish(connection.as_mut());
+                    ending = true;
+                }
+                () = self.conduit.is_cut() => {
+                    return tracing::debug!("a connection was cut: its reader took nothing");
+                }
+                () = idle.as_mut(), if !ending => {
+                    self.http.limit_hits.count(Limit::IdleTime);
+                    finish(connection.as_mut());
+                    ending = true;
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    Awaited,
+    Came,
+}
+
+impl Http {
+    fn note(&self, ended: Result<(), hyper::Error>) {
+        let Err(error) = ended else { return };
+        if error.is_parse_too_large() {
+            self.limit_hits.count(Limit::HeaderBytes);
+        } else if error.is_timeout() {
+            self.limit_hits.count(Limit::IdleTime);
+        }
+        tracing::debug!(%error, "a connection ended badly");
+    }
+}
+
+/// What is asked on a connection.
+struct Activity {
+    begun: AtomicBool,
+    /// Requests that are not answered to the end; only counted on HTTP/2, where they overlap.
+    requests: AtomicUsize,
+    start: Instant,
+    /// When the last one was, in milliseconds since the start.
+    quiet_since: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self {
+            begun: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
+            start: Instant::now(),
+            quiet_since: AtomicU64::new(0),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when there was no request for so long.
+    async fn idle(&self, limit: Duration) {
+        loop {
+            let quiet_since = self.start + Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
+            let busy = self.requests.load(Ordering::Relaxed) > 0;
+            let due = if busy { Instant::now() + limit } else { quiet_since + limit };
+            if !busy && due <= Instant::now() {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+}
+
+/// The routes, for one connection.
+#[derive(Clone)]
+struct Routes {
+    router: Router,
+    scheme: Scheme,
+    activity: Arc<Activity>,
+    conduit: Option<Conduit>,
+}
+
+type Answering = <Router as tower_service::Service<Request<Body>>>::Future;
+
+impl Service<Request<Incoming>> for Routes {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.activity.begun.store(true, Ordering::Relaxed);
+        let mut request = request.map(Body::new);
+        if self.scheme == Scheme::Https {
+            request.extensions_mut().insert(Scheme::Https);
+        }
+        if let Some(conduit) = &self.conduit {
+            request.extensions_mut().insert(conduit.clone());
+        }
+        // A router is always ready.
+        tower_service::Service::call(&mut self.router.clone(), request)
+    }
+}
+
+/// The routes for a connection on which requests overlap, each of which keeps it from being idle.
+struct Multiplexed(Routes);
+
+impl Service<Request<Incoming>> for Multiplexed {
+    type Response = Response<Busy<Body>>;
+    type Error = Infallible;
+    type Future = BusyFuture;
+
+    fn call(&self, request: Request<Incoming>) -> BusyFuture {
+        let request_open = RequestOpen::new(self.0.activity.clone());
+        BusyFuture { answering: self.0.call(request), request_open: Some(request_open) }
+    }
+}
+
+/// A request that is not answered to the end.
+struct RequestOpen(Arc<Activity>);
+
+impl RequestOpen {
+    fn new(activity: Arc<Activity>) -> Self {
+        activity.requests.fetch_add(1, Ordering::Relaxed);
+        Self(activity)
+    }
+}
+
+impl Drop for RequestOpen {
+    fn drop(&mut self) {
+        let millis = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.quiet_since.store(millis, Ordering::Relaxed);
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way that keeps its connection.
+struct BusyFuture {
+    answering: Answering,
+    request_open: Option<RequestOpen>,
+}
+
+impl Future for BusyFuture {
+    type Output = Result<Response<Busy<Body>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(Pin::new(&mut self.answering).poll(cx))?;
+        let request_open = self.request_open.take();
+        Poll::Ready(Ok(response.map(|inner| Busy { inner, _request_open: request_open })))
+    }
+}
+
+/// The body of an answer that keeps its connection.
+struct Busy<B> {
+    inner: B,
+    _request_open: Option<RequestOpen>,
+}
+
+impl<B: hyper::body::Body + Unpin> hyper::body::Body for Busy<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,95 @@
+//! Which HTTP a plain connection speaks: the one that begins with the preface of HTTP/2, or the other.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use crate::http::Version;
+
+/// How every connection of HTTP/2 begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Reads until it is clear which one it is. What was read is read again by whoever comes next.
+pub async fn detect<I: AsyncRead + Unpin>(mut io: I) -> io::Result<(Rewound<I>, Version)> {
+    let mut head = [0; PREFACE.len()];
+    let mut read = 0;
+    while read < PREFACE.len() && head[..read] == PREFACE[..read] {
+        match io.read(&mut head[read..]).await? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    let version = if head == *PREFACE { Version::Two } else { Version::One };
+    Ok((Rewound { head, next: 0, end: read, io }, version))
+}
+
+/// A connection whose first bytes are read again.
+pub struct Rewound<I> {
+    head: [u8; PREFACE.len()],
+    next: usize,
+    end: usize,
+    io: I,
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.next == self.end {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let part = (self.end - self.next).min(buffer.remaining());
+        buffer.put_slice(&self.head[self.next..self.next + part]);
+        self.next += part;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for Rewound<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_to_tell_the_version_is_read_again() {
+        let two = [PREFACE.as_slice(), b"more"].concat();
+        for (sent, two) in
+            [(&b""[..], false), (b"GET / HTTP/1.1\r\n\r\n", false), (b"PRI * no", false), (&two, true)]
+        {
+            let (mut io, version) = detect(sent).await.expect("readable");
+            assert_eq!(version == Version::Two, two, "{sent:?}");
+            let mut read = Vec::new();
+            io.read_to_end(&mut read).await.expect("readable");
+            assert_eq!(read, sent);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What the process takes of the machine, as Linux tells it; nothing is shown where it does not.
+
+use std::fs;
+
+use tidings_engine::metrics::{Kind, Metrics, Name};
+
+/// Shows memory, processor time and open files, looked up when somebody asks.
+pub fn show(metrics: &Metrics) {
+    let show = |name, help, kind, value: fn() -> Option<f64>| {
+        if value().is_some() {
+            metrics.compute(Name { name, help }, kind, &[], move || value().unwrap_or(f64::NAN));
+        }
+    };
+    show("tidings_process_resident_memory_bytes", "Memory in use.", Kind::Gauge, resident_bytes);
+    show("tidings_process_cpu_seconds_total", "Processor time used.", Kind::Counter, cpu_seconds);
+    show("tidings_process_open_fds", "Open files and sockets.", Kind::Gauge, open_files);
+    show("tidings_process_max_fds", "Open files and sockets at most.", Kind::Gauge, open_files_max);
+    show("tidings_process_threads", "Threads.", Kind::Gauge, threads);
+}
+
+/// A number of `/proc/self/status`.
+fn status(name: &str) -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn resident_bytes() -> Option<f64> {
+    Some(status("VmRSS")? * 1024.0)
+}
+
+fn threads() -> Option<f64> {
+    status("Threads")
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, in parentheses, may hold anything; behind it user and system time are the 12th and 13th.
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let ticks: f64 = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
+}
+
+fn open_files() -> Option<f64> {
+    // The folder itself is open while it is read.
+    Some((fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1)) as f64)
+}
+
+fn open_files_max() -> Option<f64> {
+    let text = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,133 @@
+//! Connections: none is kept for nothing, and none keeps others waiting.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidings_server::LimitOptions;
+use tidings_testing::{Harness, Setup, until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_say_nothing_keep_neither_others_waiting_nor_the_server_from_stopping() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let mut silent = Vec::new();
+    for head in
+        ["", "GET /health HT", "PUT /v1/stream/x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"]
+    {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        socket.write_all(head.as_bytes()).await.expect("written");
+        silent.push(socket);
+    }
+    assert_eq!(server.get("/v1/stream/s").await.status(), 200);
+    // Returns, and does not wait for them longer than it must.
+    server.stop().await;
+}
+
+const SOON: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_secs(3600);
+
+async fn server(limits: LimitOptions) -> Harness {
+    Harness::with(Setup { limits, ..Setup::default() }).await
+}
+
+fn hits(server: &Harness, limit: &str) -> f64 {
+    server.metric(&format!("tidings_limit_hits_total{{limit=\"{limit}\"}}")).expect("all limits are counted")
+}
+
+/// Waits until the other side ends the connection, and returns what it said before.
+async fn to_the_end(mut socket: TcpStream) -> String {
+    let mut said = Vec::new();
+    // A reset is an end, too.
+    let _ = socket.read_to_end(&mut said).await;
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_say_what_it_wants_in_time_is_ended() {
+    let server =
+        server(LimitOptions { head_timeout: SOON, idle_timeout: LATE, ..LimitOptions::default() }).await;
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = "\0\0\0\u{4}\0\0\0\0\0";
+    let http2 = [preface, settings].concat();
+    let beginnings = ["", "G", "GET /health HTTP/1.1\r\nhost: x\r\n", "PRI * HT", preface, &http2];
+    for (n, beginning) in beginnings.into_iter().enumerate() {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        socket.write_all(beginning.as_bytes()).await.expect("written");
+        let said = to_the_end(socket).await;
+        assert!(!said.contains("200"), "{beginning:?}: {said}");
+        until("it is counted", || hits(&server, "head_time") == (n + 1) as f64).await;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_ended_and_a_busy_one_is_not() {
+    let server =
+        server(LimitOptions { head_timeout: LATE, idle_timeout: SOON, ..LimitOptions::default() }).await;
+    server.create_text("/v1/stream/s").await;
+    let connect = || async { TcpStream::connect(server.address()).await.expect("connected") };
+    let (mut idle, mut busy) = (connect().await, connect().await);
+    let follow = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: x\r\n\r\n";
+    busy.write_all(follow.as_bytes()).await.expect("written");
+    idle.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    assert!(to_the_end(idle).await.contains("200 OK"));
+    let mut dribbling = connect().await;
+    dribbling.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /hea").await.expect("written");
+    assert_eq!(to_the_end(dribbling).await.matches("HTTP/1.1").count(), 1, "the second never came");
+    until("they are counted", || hits(&server, "idle_time") >= 2.0).await;
+    server.append_text("/v1/stream/s", "still here").await;
+    let mut heard = Vec::new();
+    while !String::from_utf8_lossy(&heard).contains("still here") {
+        assert_ne!(busy.read_buf(&mut heard).await.expect("readable"), 0, "whoever follows is not idle");
+    }
+}
+
+#[tokio::test]
+async fn http2_is_served_without_tls_and_ends_when_it_is_idle() {
+    let server =
+        server(LimitOptions { head_timeout: LATE, idle_timeout: SOON, ..LimitOptions::default() }).await;
+    server.create_text("/v1/stream/s").await;
+    let socket = TcpStream::connect(server.address()).await.expect("connected");
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("it speaks HTTP/2");
+    let connection = tokio::spawn(connection);
+    let get = |path: &str| Request::get(server.url(path)).body(Empty::<Bytes>::new()).expect("a request");
+    let followed = sender.send_request(get("/v1/stream/s?offset=-1&live=sse")).await.expect("an answer");
+    let health = sender.send_request(get("/health")).await.expect("an answer");
+    assert_eq!((health.status().as_u16(), health.version()), (200, hyper::Version::HTTP_2));
+    assert_eq!(health.into_body().collect().await.expect("whole").to_bytes(), "{\"status\":\"ok\"}");
+    // A request that is not answered to the end keeps the connection.
+    server.append_text("/v1/stream/s", "hello").await;
+    let mut events = followed.into_body();
+    let mut heard = Vec::new();
+    while !String::from_utf8_lossy(&heard).contains("hello") {
+        let frame = events.frame().await.expect("it goes on").expect("readable");
+        heard.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    drop(events);
+    assert!(connection.await.expect("no panic").is_ok(), "the server ends it well");
+    assert!(hits(&server, "idle_time") >= 1.0);
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_and_are_counted() {
+    let server = server(LimitOptions { connections: 1, idle_timeout: LATE, ..LimitOptions::default() }).await;
+    let mut first = TcpStream::connect(server.address()).await.expect("connected");
+    let ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    first.write_all(ask).await.expect("written");
+    let mut answer = [0; 12];
+    first.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    let mut second = TcpStream::connect(server.address()).await.expect("the system takes it");
+    second.write_all(ask).await.expect("written");
+    until("it waits", || hits(&server, "connections") >= 1.0).await;
+    assert_eq!(server.metric("tidings_connections"), Some(1.0));
+    drop(first);
+    second.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}
