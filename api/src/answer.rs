@@ -23,6 +23,7 @@ const EXPOSED: &str = "etag, location, retry-after, \
     producer-epoch, producer-seq, producer-expected-seq, producer-received-seq, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
     stream-ttl, stream-expires-at, stream-max-age, stream-max-bytes, stream-max-messages, \
+    stream-fanout-count, stream-fanout-successes, stream-fanout-failures, stream-fanout-mode, \
     stream-sse-data-encoding, x-request-id";
 
 /// Lets a request in if it is within its limits, answers preflights, and puts on every answer what browsers need to use

@@ -9,7 +9,7 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, OpenApi, ToSchema};
 
-use crate::{operations, streams};
+use crate::{operations, sessions, streams};
 
 /// Every answer that says no.
 #[derive(ToSchema)]
@@ -49,6 +49,9 @@ pub struct AnyRefusals;
 /// What a request to a stream may be told.
 pub struct StreamRefusals;
 
+/// What a request about a session may be told.
+pub struct SessionRefusals;
+
 /// What a request that writes to a stream may be told.
 pub struct WriteRefusals;
 
@@ -69,10 +72,31 @@ const STREAM: &[(u16, &str)] = &[
     (503, "`too_many_readers` or `contended`: not now."),
 ];
 
+const SESSION: &[(u16, &str)] = &[
+    (404, "`session_not_found` or `stream_not_found`: there is no such session, or nothing to subscribe to."),
+    (408, "`body_too_slow`: the body came too slowly."),
+    (
+        409,
+        "`content_type_mismatch`: the session has messages of another type; `stream_exists`: the id is that of a stream \
+         which is no session.",
+    ),
+    (410, "`stream_gone`: the session was deleted and is kept for its forks."),
+    (413, "`body_too_large`."),
+    (
+        429,
+        "`too_many_subscriptions`, `too_many_subscribers`: there are as many as there may be; `too_many_requests`: \
+         `Retry-After` says when to come again.",
+    ),
+    (500, "`internal`: our fault."),
+    (503, "`contended`: not now."),
+    (507, "`no_space`: the store is out of space."),
+];
+
 const WRITE: &[(u16, &str)] = &[
     (
         403,
-        "`producer_fenced`: a newer instance of the producer has taken over; `source_foreign`: another project's.",
+        "`producer_fenced`: a newer instance of the producer has taken over; `source_foreign`: another project's; \
+         `session_stream`: only what a session subscribes to is appended to its stream.",
     ),
     (408, "`body_too_slow`: the body came too slowly."),
     (
@@ -106,6 +130,12 @@ impl IntoResponses for StreamRefusals {
     }
 }
 
+impl IntoResponses for SessionRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, SESSION])
+    }
+}
+
 impl IntoResponses for WriteRefusals {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
         refusals(&[ANY, STREAM, WRITE])
@@ -129,6 +159,12 @@ impl IntoResponses for WriteRefusals {
         streams::create,
         streams::append,
         streams::delete,
+        sessions::subscribe,
+        sessions::unsubscribe,
+        sessions::publish,
+        sessions::describe,
+        sessions::touch,
+        sessions::delete,
     ),
     components(schemas(Content, ErrorAnswer, ErrorDetail, StatusAnswer))
 )]

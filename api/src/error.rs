@@ -10,6 +10,7 @@ use tidings_auth::{Declined, Denied, InvalidKey, InvalidToken, ProjectError};
 use tidings_engine::log::StoreError;
 use tidings_model::limits::Limit;
 use tidings_model::{InvalidId, InvalidProducer, Position};
+use tidings_sessions::SessionError;
 use tidings_streams::StreamError;
 
 use crate::wire::header as names;
@@ -130,6 +131,31 @@ impl From<StreamError> for ApiError {
             StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => {
                 Self::internal(error)
             }
+        }
+    }
+}
+
+impl From<SessionError> for ApiError {
+    fn from(error: SessionError) -> Self {
+        use StatusCode as S;
+        match error {
+            SessionError::NotFound => Self::new(S::NOT_FOUND, "session_not_found", error),
+            SessionError::SourceNotFound => Self::new(S::NOT_FOUND, "stream_not_found", error),
+            SessionError::NotASession => Self::new(S::CONFLICT, "stream_exists", error),
+            SessionError::SourceIsSession => Self::bad_request("source_is_session", error),
+            SessionError::ContentTypeMismatch { .. } => {
+                Self::new(S::CONFLICT, "content_type_mismatch", error)
+            }
+            SessionError::EnvelopeNeedsJson => Self::bad_request("envelope_needs_json", error),
+            SessionError::SessionStream => Self::new(S::FORBIDDEN, "session_stream", error),
+            SessionError::TooMany(tidings_sessions::Declined::TooManySources) => {
+                Self::over(Limit::SourcesPerSession, S::TOO_MANY_REQUESTS, "too_many_subscriptions", error)
+            }
+            SessionError::TooMany(_) => {
+                Self::over(Limit::SubscribersPerSource, S::TOO_MANY_REQUESTS, "too_many_subscribers", error)
+            }
+            SessionError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
+            SessionError::Stream(error) => error.into(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
-//! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`]), then
+//! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`],
+//! [`sessions`] with [`envelope`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need)
@@ -12,6 +13,7 @@ mod answer;
 mod credential;
 mod document;
 mod drain;
+mod envelope;
 mod error;
 mod listing;
 pub mod live;
@@ -21,6 +23,7 @@ mod operations;
 mod path;
 mod projects;
 mod routes;
+mod sessions;
 mod sse;
 mod streams;
 mod turnstile;
@@ -30,13 +33,15 @@ mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
 use tidings_engine::Chance;
+use tidings_sessions::Sessions;
 use tidings_streams::Streams;
 
 pub use document::text as openapi;
 pub use drain::{Drain, Drained};
+pub use envelope::Envelopes;
 pub use error::ApiError;
 pub use live::{Lives, Stage};
 pub use observe::{Observe, Spans};
@@ -51,6 +56,8 @@ use routes::Routes;
 pub struct Api {
     /// The streams.
     pub streams: Streams,
+    /// The sessions that stand on them.
+    pub sessions: Sessions,
     /// Who may use them.
     pub gate: Gate,
     /// Spreads what would otherwise come all at once.
@@ -88,6 +95,11 @@ fn routes() -> Routes {
         .route("/v1/stream/{*id}", streams::methods())
         .route("/v1/{project}/stream/{*id}", streams::methods())
         .route("/v1/{project}/streams", get(listing::list))
+        .route("/v1/{project}/subscribe", post(sessions::subscribe))
+        .route("/v1/{project}/unsubscribe", delete(sessions::unsubscribe))
+        .route("/v1/{project}/publish/{*id}", post(sessions::publish))
+        .route("/v1/{project}/session/{session}", get(sessions::describe).delete(sessions::delete))
+        .route("/v1/{project}/session/{session}/touch", post(sessions::touch))
         .route("/v1/projects", projects::all())
         .route("/v1/projects/{project}", projects::one())
         .route("/v1/projects/{project}/keys", projects::keys())

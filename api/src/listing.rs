@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use tidings_auth::{Action, Resource};
 use tidings_model::{StreamId, limits};
-use tidings_streams::{Found, ListRequest};
+use tidings_streams::{Found, ListRequest, Owner};
 
 use crate::Api;
 use crate::credential::Caller;
@@ -27,8 +27,8 @@ pub async fn list(
     query: ListQuery,
 ) -> Result<impl IntoResponse, ApiError> {
     caller.may_in(&project, Action::List, Resource::Project).await?;
-    let ListQuery { prefix, after, limit } = query;
-    let listing = api.streams.list(&ListRequest { project, prefix, after, limit }).await?;
+    let ListQuery { prefix, after, limit, owners } = query;
+    let listing = api.streams.list(&ListRequest { project, prefix, after, owners, limit }).await?;
     let streams: Vec<Value> = listing.streams.iter().map(|(id, found)| entry(id, found)).collect();
     let mut body = json!({ "streams": streams });
     if let Some(next) = listing.next {
@@ -57,6 +57,7 @@ pub struct ListQuery {
     prefix: String,
     after: Option<StreamId>,
     limit: usize,
+    owners: &'static [Owner],
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
@@ -81,13 +82,14 @@ impl ListQuery {
                 return Err(ApiError::bad_request("invalid_limit", message));
             }
         };
-        // There are no streams of sessions yet, with or without.
-        if !matches!(once(pairs, "sessions")?, None | Some("true" | "false")) {
-            return Err(ApiError::bad_request("invalid_query", "sessions is `true` or `false`"));
-        }
+        let owners: &[Owner] = match once(pairs, "sessions")? {
+            None | Some("false") => &[Owner::Clients],
+            Some("true") => &[Owner::Clients, Owner::Session],
+            Some(_) => return Err(ApiError::bad_request("invalid_query", "sessions is `true` or `false`")),
+        };
         let prefix = once(pairs, "prefix")?.unwrap_or_default().to_owned();
         let after = once(pairs, "cursor")?.map(cursor).transpose()?;
-        Ok(Self { prefix, after, limit })
+        Ok(Self { prefix, after, limit, owners })
     }
 }
 
@@ -110,7 +112,8 @@ mod tests {
     #[test]
     fn a_query_has_defaults_and_bounds() {
         let query = parse(&[("unknown", "x"), ("sessions", "true")]).expect("valid");
-        assert_eq!(query, ListQuery { prefix: String::new(), after: None, limit: 100 });
+        let owners = &[Owner::Clients, Owner::Session];
+        assert_eq!(query, ListQuery { prefix: String::new(), after: None, limit: 100, owners });
         assert_eq!(parse(&[("limit", "1000")]).expect("valid").limit, 1000);
         for bad in [
             ("limit", "0"),

@@ -15,7 +15,9 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::Response;
 use pin_project_lite::pin_project;
-use tidings_engine::metrics::{Buckets, Counter, Gauge, Histogram, Kind, LimitHits, Metrics, Name};
+use tidings_engine::metrics::{
+    Buckets, Counter, EVENT_TIME, EVENTS, Gauge, Histogram, Kind, LimitHits, Metrics, Name,
+};
 use tidings_engine::{Chance, Clock};
 use tidings_model::limits;
 use tower_layer::Layer;
@@ -34,9 +36,6 @@ const REQUEST_TIME: Name = Name {
     name: "tidings_http_request_seconds",
     help: "Time until the head of the answer, by route and method.",
 };
-const EVENTS: Name = Name { name: "tidings_events_total", help: "What has happened, by category and kind." };
-const EVENT_TIME: Name =
-    Name { name: "tidings_event_latency_seconds", help: "How long it took, by category and kind." };
 const READERS: Name =
     Name { name: "tidings_live_readers", help: "Readers that wait for what comes, by transport." };
 

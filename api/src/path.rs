@@ -1,6 +1,7 @@
 //! Which stream or project a path names.
 
 use axum::extract::{FromRequestParts, Path};
+use axum::http::Method;
 use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
@@ -20,7 +21,10 @@ impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
             .await
             .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
         let find = |name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        Ok(Self(key(find("project"), find("id").unwrap_or_default())?))
+        let id = find("id").unwrap_or_default();
+        // Creating is for streams of their own; whoever wants to is told.
+        let id = if parts.method == Method::PUT { id } else { unaliased(id) };
+        Ok(Self(key(find("project"), id)?))
     }
 }
 
@@ -65,7 +69,12 @@ pub fn stream_at(path: &str) -> Result<StreamKey, ApiError> {
         }
     };
     let id = percent_decode_str(id).decode_utf8().map_err(|_| invalid())?;
-    key(project, &id)
+    key(project, unaliased(&id))
+}
+
+/// The id of a stream: `session:{id}` is another name of `{id}`.
+pub fn unaliased(id: &str) -> &str {
+    id.strip_prefix("session:").filter(|id| !id.is_empty()).unwrap_or(id)
 }
 
 fn key(project: Option<&str>, id: &str) -> Result<StreamKey, ApiError> {

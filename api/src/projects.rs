@@ -256,7 +256,7 @@ async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -
     if body.is_empty() { Ok(T::default()) } else { parse_json(&body) }
 }
 
-fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|error| {
         // The place and not the message: that may quote what was sent, which may be a key.
         let place = format!("line {}, column {}", error.line(), error.column());

@@ -158,8 +158,8 @@ pub async fn append(
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
-    let appended = api.streams.append(&stream, wanted).await?;
-    Ok(appended_answer(&appended, producer.as_ref()))
+    let published = api.sessions.append(&stream, &wanted).await?;
+    Ok(appended_answer(&published.appended, producer.as_ref()))
 }
 
 /// Describes a stream.
@@ -430,7 +430,8 @@ async fn converse(
     carrier.websocket(upgrade, subscription, terms, &api.stage)
 }
 
-fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {
+/// What an append is answered with.
+pub fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(names::STREAM_NEXT_OFFSET, offset::value(appended.next));
     if appended.closed {

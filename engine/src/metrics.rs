@@ -26,6 +26,13 @@ pub struct Name {
     pub help: &'static str,
 }
 
+/// What has happened. Each capability has its own categories and kinds.
+pub const EVENTS: Name =
+    Name { name: "tidings_events_total", help: "What has happened, by category and kind." };
+/// How long that took.
+pub const EVENT_TIME: Name =
+    Name { name: "tidings_event_latency_seconds", help: "How long it took, by category and kind." };
+
 /// Labels and their values.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 

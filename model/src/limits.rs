@@ -37,6 +37,17 @@ pub const LISTED_STREAMS: usize = 1000;
 pub const LISTED_STREAMS_DEFAULT: usize = 100;
 /// Streams a fork may descend from, one behind the other.
 pub const FORK_DEPTH: usize = 256;
+/// Streams that a session subscribes to, those among them that it has left and that are shown in envelopes.
+pub const SOURCES_PER_SESSION: usize = 1024;
+/// Sessions that subscribe to a stream.
+pub const SUBSCRIBERS_PER_SOURCE: usize = 1_000_000;
+/// How often a subscription may begin and end to have envelopes until records from before the oldest change are shown as
+/// those after it.
+pub const ENVELOPE_CHANGES: usize = 16;
+/// Sources of which it is remembered in memory that deliveries have failed.
+pub const BREAKERS: usize = 100_000;
+/// Bytes of a request that subscribes or unsubscribes.
+pub const SUBSCRIBE_BODY_BYTES: usize = 16 * 1024;
 /// Bytes of a pattern.
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
@@ -153,11 +164,15 @@ pub enum Limit {
     ReadersPerStream,
     /// [`FORK_DEPTH`].
     ForkDepth,
+    /// [`SOURCES_PER_SESSION`].
+    SourcesPerSession,
+    /// [`SUBSCRIBERS_PER_SOURCE`].
+    SubscribersPerSource,
 }
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -170,6 +185,8 @@ impl Limit {
         Self::ProducersPerLog,
         Self::ReadersPerStream,
         Self::ForkDepth,
+        Self::SourcesPerSession,
+        Self::SubscribersPerSource,
     ];
 
     /// Its name in metrics.
@@ -187,6 +204,8 @@ impl Limit {
             Self::ProducersPerLog => "producers_per_log",
             Self::ReadersPerStream => "readers_per_stream",
             Self::ForkDepth => "fork_depth",
+            Self::SourcesPerSession => "sources_per_session",
+            Self::SubscribersPerSource => "subscribers_per_source",
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct Config {
     pub data: PathBuf,
     /// How streams are set.
     pub streams: tidings_streams::Options,
+    /// How sessions are set.
+    pub sessions: tidings_sessions::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// How long the store waits for more commits before it writes.
@@ -64,6 +66,7 @@ impl Default for Config {
             listen: ([127, 0, 0, 1], 4437).into(),
             data: PathBuf::from("./tidings-data"),
             streams: tidings_streams::Options::default(),
+            sessions: tidings_sessions::Options::default(),
             limits: LimitOptions::default(),
             commit_window: Duration::ZERO,
             dev: false,
@@ -129,6 +132,7 @@ impl Config {
             seed: fastrand::u64(..),
             tls: self.tls(),
             streams: self.streams,
+            sessions: self.sessions,
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: ObserveOptions {

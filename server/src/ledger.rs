@@ -1,7 +1,7 @@
 //! All tables of the server as one value, so that a store keeps them together and one commit can change several.
 
-use tidings_embedded::StoredTables;
 use tidings_embedded::codec::{Garbled, Put, Take};
+use tidings_embedded::{StoredTables, Touch};
 use tidings_engine::log::{self, Carries, Tables};
 
 /// The tables of every part.
@@ -9,6 +9,8 @@ use tidings_engine::log::{self, Carries, Tables};
 pub struct Ledger {
     /// Of streams.
     pub streams: tidings_streams::Table,
+    /// Of sessions.
+    pub sessions: tidings_sessions::Table,
     /// Of projects.
     pub projects: tidings_auth::Table,
 }
@@ -18,6 +20,8 @@ pub struct Ledger {
 pub enum Change {
     /// Of streams.
     Streams(tidings_streams::Change),
+    /// Of sessions.
+    Sessions(tidings_sessions::Change),
     /// Of projects.
     Projects(tidings_auth::Change),
 }
@@ -28,6 +32,9 @@ pub enum Refusal {
     /// Streams do.
     #[error(transparent)]
     Streams(tidings_streams::table::Declined),
+    /// Sessions do.
+    #[error(transparent)]
+    Sessions(tidings_sessions::Declined),
     /// Projects do.
     #[error(transparent)]
     Projects(tidings_auth::Declined),
@@ -43,13 +50,19 @@ impl Tables for Ledger {
     fn judge(&self, change: &Change) -> Result<(), Refusal> {
         match change {
             Change::Streams(change) => self.streams.judge(change).map_err(Refusal::Streams),
+            Change::Sessions(change) => self.sessions.judge(change).map_err(Refusal::Sessions),
             Change::Projects(change) => self.projects.judge(change).map_err(Refusal::Projects),
         }
     }
 
     fn apply(&mut self, change: Change) {
         match change {
-            Change::Streams(change) => self.streams.apply(change),
+            Change::Streams(change) => {
+                // What is known of a stream as a session or a source ends with it.
+                self.sessions.heed(&change);
+                self.streams.apply(change);
+            }
+            Change::Sessions(change) => self.sessions.apply(change),
             Change::Projects(change) => self.projects.apply(change),
         }
     }
@@ -67,6 +80,27 @@ impl Carries<tidings_streams::Table> for Ledger {
     fn refused(refusal: Refusal) -> Option<tidings_streams::table::Declined> {
         match refusal {
             Refusal::Streams(declined) => Some(declined),
+            Refusal::Sessions(_) | Refusal::Projects(_) => None,
+        }
+    }
+}
+
+impl Carries<tidings_sessions::Table> for Ledger {
+    fn part(&self) -> &tidings_sessions::Table {
+        &self.sessions
+    }
+
+    fn wrap(change: tidings_sessions::Change) -> Change {
+        match change {
+            tidings_sessions::Change::Streams(change) => Change::Streams(change),
+            change => Change::Sessions(change),
+        }
+    }
+
+    fn refused(refusal: Refusal) -> Option<tidings_sessions::Declined> {
+        match refusal {
+            Refusal::Sessions(declined) => Some(declined),
+            Refusal::Streams(declined) => Some(tidings_sessions::Declined::Streams(declined)),
             Refusal::Projects(_) => None,
         }
     }
@@ -84,7 +118,7 @@ impl Carries<tidings_auth::Table> for Ledger {
     fn refused(refusal: Refusal) -> Option<tidings_auth::Declined> {
         match refusal {
             Refusal::Projects(declined) => Some(declined),
-            Refusal::Streams(_) => None,
+            Refusal::Streams(_) | Refusal::Sessions(_) => None,
         }
     }
 }
@@ -92,6 +126,7 @@ impl Carries<tidings_auth::Table> for Ledger {
 /// Which part a written change belongs to. Numbers are never used for another part.
 const STREAMS: u8 = 1;
 const PROJECTS: u8 = 2;
+const SESSIONS: u8 = 3;
 
 impl StoredTables for Ledger {
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -99,6 +134,10 @@ impl StoredTables for Ledger {
             Change::Streams(change) => {
                 out.byte(STREAMS);
                 tidings_streams::Table::encode(change, out);
+            }
+            Change::Sessions(change) => {
+                out.byte(SESSIONS);
+                tidings_sessions::Table::encode(change, out);
             }
             Change::Projects(change) => {
                 out.byte(PROJECTS);
@@ -110,6 +149,7 @@ impl StoredTables for Ledger {
     fn decode(mut take: Take) -> Result<Change, Garbled> {
         match take.byte()? {
             STREAMS => tidings_streams::Table::decode(take).map(Change::Streams),
+            SESSIONS => tidings_sessions::Table::decode(take).map(Change::Sessions),
             PROJECTS => tidings_auth::Table::decode(take).map(Change::Projects),
             _ => Err(Garbled),
         }
@@ -117,12 +157,17 @@ impl StoredTables for Ledger {
 
     fn dump(&self) -> Vec<Change> {
         let streams = self.streams.dump().into_iter().map(Change::Streams);
-        streams.chain(self.projects.dump().into_iter().map(Change::Projects)).collect()
+        let sessions = StoredTables::dump(&self.sessions).into_iter().map(Change::Sessions);
+        streams.chain(sessions).chain(self.projects.dump().into_iter().map(Change::Projects)).collect()
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(u64)) {
+    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
         match change {
-            Change::Streams(change) => self.streams.subjects(change, subject),
+            Change::Streams(change) => {
+                self.streams.subjects(change, subject);
+                tidings_embedded::ended(change, subject);
+            }
+            Change::Sessions(change) => self.sessions.subjects(change, subject),
             Change::Projects(change) => self.projects.subjects(change, subject),
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Lives, Observe, Stage, Turnstile, TurnstileOptions};
+use tidings_api::{Api, Drain, Envelopes, Lives, Observe, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
@@ -14,6 +14,7 @@ use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::metrics::{Kind, Name};
 use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
 use tidings_model::limits;
+use tidings_sessions::Sessions;
 use tidings_streams::{Cleared, Options, Streams};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -97,6 +98,8 @@ pub struct ServerOptions {
     pub seed: u64,
     /// How streams are set.
     pub streams: Options,
+    /// How sessions are set.
+    pub sessions: tidings_sessions::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// Who is let in.
@@ -116,6 +119,7 @@ impl ServerOptions {
             clock,
             seed: 0,
             streams: Options::default(),
+            sessions: tidings_sessions::Options::default(),
             limits: LimitOptions::default(),
             access: Access::default(),
             tls: None,
@@ -151,7 +155,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     /// Serves metrics on a listener of its own until the very end.
     serving_metrics: Option<JoinHandle<()>>,
-    keeping: [JoinHandle<()>; 2],
+    keeping: [JoinHandle<()>; 4],
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
@@ -173,7 +177,9 @@ impl Server {
         };
         let opened = open_store(options.store, &bus, &clock, &metrics)?;
         let gate = open_gate(opened.projects, options.access, clock.clone(), data).await?;
-        let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams);
+        let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
+            .shaped(Arc::new(Envelopes::new(opened.sessions.clone())));
+        let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
         let (projects, channels) = (gate.projects().clone(), streams.channels().clone());
         let (drain, drained) = Drain::new();
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
@@ -181,13 +187,24 @@ impl Server {
         let keeping = [
             tokio::spawn(keep_house(streams.clone(), projects.clone(), clock.clone(), opened.tend)),
             tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
+            tokio::spawn(sessions.clone().follow()),
+            tokio::spawn(clean_up(sessions.clone(), clock.clone())),
         ];
         let chance = Arc::new(Chance::seeded(options.seed));
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
         let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
-        let api =
-            Api { streams, gate, chance, drained, stage: stage.clone(), turnstile, observe, metrics_access };
+        let api = Api {
+            streams,
+            sessions,
+            gate,
+            chance,
+            drained,
+            stage: stage.clone(),
+            turnstile,
+            observe,
+            metrics_access,
+        };
         let (stop, stopped) = watch::channel(false);
         let serving = {
             let http = Http::new(
@@ -338,6 +355,7 @@ async fn when_dropped(mut stopped: watch::Receiver<bool>) {
 /// A store that was opened, with what belongs to it.
 struct Opened {
     store: Arc<dyn tidings_streams::Store>,
+    sessions: Arc<dyn tidings_sessions::Store>,
     projects: Arc<dyn tidings_auth::Store>,
     lock: Option<DirectoryLock>,
     tend: Tend,
@@ -359,7 +377,8 @@ fn open_store(
             let counted = store.clone();
             let streams = move || counted.look(|ledger: &Ledger, _| ledger.streams.len()) as f64;
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);
-            Ok(Opened { store: store.clone(), projects: store, lock: None, tend: Arc::new(|| Ok(())) })
+            let (sessions, projects) = (store.clone(), store.clone());
+            Ok(Opened { store, sessions, projects, lock: None, tend: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
@@ -376,7 +395,8 @@ fn open_store(
             let store = Arc::new(store);
             let tended = store.clone();
             let tend = Arc::new(move || tended.tend());
-            Ok(Opened { store: store.clone(), projects: store, lock: Some(lock), tend })
+            let (sessions, projects) = (store.clone(), store.clone());
+            Ok(Opened { store, sessions, projects, lock: Some(lock), tend })
         }
     }
 }
@@ -439,6 +459,21 @@ async fn keep_house(streams: Streams, projects: Projects, clock: Arc<dyn Clock>,
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || tend()).await {
                 tracing::warn!(%error, "could not give space back; trying again later");
             }
+        }
+    }
+}
+
+/// Ends sessions that have expired, again and again.
+async fn clean_up(sessions: Sessions, clock: Arc<dyn Clock>) {
+    loop {
+        clock.sleep(sessions.options().cleanup_interval).await;
+        match sessions.clean_up().await {
+            Ok(cleaned) if cleaned.expired > 0 => {
+                let (expired, subscriptions) = (cleaned.expired, cleaned.subscriptions);
+                tracing::debug!(expired, subscriptions, "cleaned up sessions");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "could not clean up sessions; trying again later"),
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Setup {
     pub store: TestStore,
     /// How streams are set.
     pub streams: Options,
+    /// How sessions are set.
+    pub sessions: tidings_sessions::Options,
     /// Whom it lets in.
     pub doors: Doors,
     /// What clients may not exceed.
@@ -146,6 +148,7 @@ impl Harness {
         let server = Server::start(ServerOptions {
             seed: 42,
             streams: setup.streams,
+            sessions: setup.sessions,
             access: setup.doors.access(),
             limits: setup.limits,
             tls: setup.tls,

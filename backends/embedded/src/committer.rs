@@ -6,7 +6,7 @@
 //! they touch, tables by keeping apart what would have to (it waits for the next frame). A refusal is told with the
 //! frame it was judged in.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::frame::Frame;
 use crate::measure::Counts;
 use crate::state::State;
 use crate::store::{Options, Shared};
-use crate::tables::StoredTables;
+use crate::tables::{StoredTables, Touch};
 use crate::tender::Tender;
 use crate::wal::Wal;
 
@@ -104,7 +104,7 @@ struct Batch<T: StoredTables> {
     /// The logs it touches, as it leaves them.
     logs: Overlay,
     /// What the changes so far read or write.
-    subjects: HashSet<u64>,
+    subjects: HashMap<u64, Touch>,
     good: Vec<Good<T>>,
     /// Those that are not made, and what they are told when the frame is durable: it may rest on what the frame does.
     told: Vec<(Asker<T>, Reply<T>)>,
@@ -122,6 +122,21 @@ struct Good<T: StoredTables> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
     answer: Asker<T>,
+}
+
+impl<T: StoredTables> Batch<T> {
+    /// Whether a change that touches something must not be judged without what is in the batch already.
+    fn collides(&self, touch: Touch, subject: u64) -> bool {
+        let before = self.subjects.get(&subject);
+        before.is_some_and(|&before| before == Touch::Writes || touch == Touch::Writes)
+    }
+
+    fn touch(&mut self, touch: Touch, subject: u64) {
+        let before = self.subjects.entry(subject).or_insert(touch);
+        if touch == Touch::Writes {
+            *before = Touch::Writes;
+        }
+    }
 }
 
 impl<T: StoredTables> Committer<T> {
@@ -165,7 +180,7 @@ impl<T: StoredTables> Committer<T> {
             space: if low { Space::Low } else { Space::Enough },
             frame: Frame::begin(std::mem::take(&mut self.work.memory), number, now),
             logs: std::mem::take(&mut self.work.overlay),
-            subjects: HashSet::new(),
+            subjects: HashMap::new(),
             good: Vec::new(),
             told: Vec::new(),
         }
@@ -175,9 +190,9 @@ impl<T: StoredTables> Committer<T> {
         let state = self.shared.read();
         let mut subjects = Vec::new();
         for change in &job.commit.changes {
-            state.tables.subjects(change, &mut |subject| subjects.push(subject));
+            state.tables.subjects(change, &mut |touch, subject| subjects.push((touch, subject)));
         }
-        if subjects.iter().any(|subject| batch.subjects.contains(subject)) {
+        if subjects.iter().any(|(touch, subject)| batch.collides(*touch, *subject)) {
             self.work.postponed.push_back(job);
             return;
         }
@@ -216,7 +231,9 @@ impl<T: StoredTables> Committer<T> {
             batch.frame.change(&bytes);
             changes.push((change, bytes));
         }
-        batch.subjects.extend(subjects);
+        for (touch, subject) in subjects {
+            batch.touch(touch, subject);
+        }
         batch.good.push(Good { plan, changes, answer });
     }
 

@@ -28,6 +28,7 @@ mod merge;
 mod projects;
 pub mod segment;
 pub mod segment_writer;
+mod sessions;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 pub mod state;
@@ -41,5 +42,6 @@ pub mod wal;
 pub use disk::{Disk, DiskFile, Folder};
 pub use error::OpenError;
 pub use lock::DirectoryLock;
+pub use sessions::ended;
 pub use store::{Embedded, Failure, Gather, Options};
-pub use tables::StoredTables;
+pub use tables::{StoredTables, Touch};

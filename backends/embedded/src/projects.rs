@@ -12,7 +12,7 @@ use tidings_model::{Pattern, ProjectId};
 
 use crate::Embedded;
 use crate::codec::{Garbled, Put, Take};
-use crate::tables::StoredTables;
+use crate::tables::{StoredTables, Touch};
 
 const CREATE: u8 = 1;
 const ADD_KEY: u8 = 2;
@@ -101,10 +101,10 @@ impl StoredTables for Table {
     }
 
     /// Changes are rare, so all of them count as one row: that of the limit of projects, for example.
-    fn subjects(&self, _: &Change, subject: &mut dyn FnMut(u64)) {
+    fn subjects(&self, _: &Change, subject: &mut dyn FnMut(Touch, u64)) {
         let mut hasher = DefaultHasher::new();
         "projects".hash(&mut hasher);
-        subject(hasher.finish());
+        subject(Touch::Writes, hasher.finish());
     }
 }
 

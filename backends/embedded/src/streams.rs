@@ -10,28 +10,34 @@ use tidings_engine::log::{Carries, StoreError};
 use tidings_model::{ProjectId, StreamId, Timestamp};
 use tidings_streams::table::{Below, Cause};
 use tidings_streams::{
-    Change, ContentType, Expiry, Floor, Fork, Found, Life, Retained, Retention, Segment, Store, Stream,
-    StreamKey, Table,
+    Change, ContentType, Expiry, Floor, Fork, Found, Life, Owner, Retained, Retention, Segment, Store,
+    Stream, StreamKey, Table,
 };
 
 use crate::Embedded;
 use crate::checkpoint::{put_option, put_weight, take_option, take_weight};
 use crate::codec::{Garbled, Put, Take};
-use crate::tables::StoredTables;
+use crate::tables::{StoredTables, Touch};
 
 const CREATE: u8 = 1;
 const RENEW: u8 = 2;
 const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
 const TRIM: u8 = 5;
+const EXPECT: u8 = 6;
 
 impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
         std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
+    fn due(
+        &self,
+        owner: Owner,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(owner, now, limit)))).boxed()
     }
 
     fn list<'a>(
@@ -61,6 +67,11 @@ impl StoredTables for Table {
                 out.byte(CREATE);
                 put_key(out, key);
                 put_stream(out, stream);
+            }
+            Change::Expect { key, log } => {
+                out.byte(EXPECT);
+                put_key(out, key);
+                out.log(*log);
             }
             Change::Renew { key, log, expires_at } => {
                 out.byte(RENEW);
@@ -95,6 +106,7 @@ impl StoredTables for Table {
         let key = take_key(&mut take)?;
         let change = match tag {
             CREATE => Change::Create { key, stream: take_stream(&mut take)? },
+            EXPECT => Change::Expect { key, log: take.log()? },
             RENEW => Change::Renew { key, log: take.log()?, expires_at: take.time()? },
             TRIM => Change::Trim {
                 key,
@@ -120,21 +132,25 @@ impl StoredTables for Table {
         streams.into_iter().map(create).collect()
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(u64)) {
+    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
         let (Change::Create { key, .. }
+        | Change::Expect { key, .. }
         | Change::Renew { key, .. }
         | Change::Trim { key, .. }
         | Change::Retire { key, .. }
         | Change::Remove { key, .. }) = change;
-        subject(hash(key));
+        let touch = if matches!(change, Change::Expect { .. }) { Touch::Reads } else { Touch::Writes };
+        subject(touch, hash(key));
         // A fork that comes or goes changes its source.
         let fork = match change {
             Change::Create { stream, .. } => stream.fork.as_ref(),
             Change::Remove { key, .. } => self.get(key).and_then(|stream| stream.fork.as_ref()),
-            Change::Renew { .. } | Change::Trim { .. } | Change::Retire { .. } => None,
+            Change::Expect { .. } | Change::Renew { .. } | Change::Trim { .. } | Change::Retire { .. } => {
+                None
+            }
         };
         if let Some(fork) = fork {
-            subject(hash(&fork.source));
+            subject(Touch::Writes, hash(&fork.source));
         }
     }
 }
@@ -145,12 +161,12 @@ fn hash(key: &StreamKey) -> u64 {
     hasher.finish()
 }
 
-fn put_key(out: &mut Vec<u8>, key: &StreamKey) {
+pub(crate) fn put_key(out: &mut Vec<u8>, key: &StreamKey) {
     out.text(key.project.as_str());
     out.text(key.id.as_str());
 }
 
-fn take_key(take: &mut Take) -> Result<StreamKey, Garbled> {
+pub(crate) fn take_key(take: &mut Take) -> Result<StreamKey, Garbled> {
     let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
     Ok(StreamKey { project, id: StreamId::parse(&take.text()?).map_err(|_| Garbled)? })
 }
@@ -176,7 +192,8 @@ fn take_cause(take: &mut Take) -> Result<Cause, Garbled> {
 }
 
 fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
-    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life, retained } = stream;
+    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life, owner, retained } =
+        stream;
     out.log(*log);
     out.text(content_type.as_str());
     match expiry {
@@ -193,12 +210,12 @@ fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
     put_option(out, expires_at.as_ref(), |out, at| out.number(at.as_millis()));
     out.number(created_at.as_millis());
     put_option(out, fork.as_ref(), |out, fork| put_fork(out, fork));
-    out.byte(u8::from(*life == Life::Retired));
+    out.byte(u8::from(*life == Life::Retired) | u8::from(*owner == Owner::Session) << 1);
     put_option(out, retained.as_ref(), |out, retained| put_retained(out, retained));
 }
 
 fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
-    Ok(Stream {
+    let mut stream = Stream {
         log: take.log()?,
         content_type: ContentType::parse(&take.text()?).ok_or(Garbled)?,
         expiry: match take.byte()? {
@@ -211,9 +228,22 @@ fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
         created_at: take.time()?,
         fork: take_option(take, take_fork)?.map(Arc::new),
         forks: 0,
-        life: if take.byte()? == 0 { Life::Active } else { Life::Retired },
-        retained: take_option(take, take_retained)?.map(Box::new),
-    })
+        life: Life::Active,
+        owner: Owner::Clients,
+        retained: None,
+    };
+    let flags = take.byte()?;
+    if flags > 3 {
+        return Err(Garbled);
+    }
+    if flags & 1 != 0 {
+        stream.life = Life::Retired;
+    }
+    if flags & 2 != 0 {
+        stream.owner = Owner::Session;
+    }
+    stream.retained = take_option(take, take_retained)?.map(Box::new);
+    Ok(stream)
 }
 
 fn put_retained(out: &mut Vec<u8>, retained: &Retained) {

@@ -18,8 +18,18 @@ pub trait StoredTables: Tables {
     /// Changes that make the same tables from empty ones, one after the other.
     fn dump(&self) -> Vec<Self::Change>;
 
-    /// What a change reads or writes, as hashes. Two commits that share one are not judged in one go.
-    fn subjects(&self, change: &Self::Change, subject: &mut dyn FnMut(u64));
+    /// What a change reads or writes, as hashes. Two commits that share one are not judged in one go, unless both only
+    /// read it.
+    fn subjects(&self, change: &Self::Change, subject: &mut dyn FnMut(Touch, u64));
+}
+
+/// What a change does to something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It is judged by it, and leaves it as it is.
+    Reads,
+    /// It changes it.
+    Writes,
 }
 
 /// Numbers that were ever given to a log, as ranges. They count up, so there are few.

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tidings_bench::{Raw, Times, Usage, device_bytes, report};
 use tidings_embedded::codec::{Garbled, Take};
-use tidings_embedded::{Embedded, Folder, Options, StoredTables};
+use tidings_embedded::{Embedded, Folder, Options, StoredTables, Touch};
 use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, Tables};
 use tidings_engine::{Bus, WallClock};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
-use tidings_streams::{ContentType, Expiry, Life, Stream, StreamKey};
+use tidings_streams::{ContentType, Expiry, Life, Owner, Stream, StreamKey};
 
 type Failed = Box<dyn Error>;
 
@@ -53,7 +53,7 @@ impl StoredTables for Nothing {
         Vec::new()
     }
 
-    fn subjects(&self, change: &Never, _: &mut dyn FnMut(u64)) {
+    fn subjects(&self, change: &Never, _: &mut dyn FnMut(Touch, u64)) {
         match *change {}
     }
 }
@@ -347,6 +347,7 @@ async fn idle_streams(path: &Path) -> Result<(), Failed> {
                     fork: None,
                     forks: 0,
                     life: Life::Active,
+                    owner: Owner::Clients,
                     retained: None,
                 };
                 let change = tidings_streams::Change::Create { key, stream };

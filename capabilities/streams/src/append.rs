@@ -1,9 +1,12 @@
 //! Appending: one request, judged and durable, or refused with the reason.
 
 use bytes::Bytes;
-use tidings_engine::log::{Append, Commit, CommitError, Conditions, Positions, Refusal, Then, Weight};
+use tidings_engine::log::{
+    Append, Commit, CommitError, Committed, Conditions, Positions, Refusal, Then, Weight,
+};
 use tidings_model::{Position, Producer};
 
+use crate::table::{Change, Declined};
 use crate::{ContentType, Found, StreamError, StreamKey, Streams};
 
 /// What a client wants appended.
@@ -55,12 +58,43 @@ pub enum Freshness {
     WasClosed,
 }
 
+/// An append that is ready to be committed, alone or with more.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// What it does. The append is its first operation.
+    pub commit: Commit<Change>,
+    closes_only: bool,
+    stamped: bool,
+    then: Then,
+}
+
 impl Streams {
     /// Appends what a client sent. Durable when it returns.
-    pub async fn append(&self, key: &StreamKey, request: AppendRequest) -> Result<Appended, StreamError> {
+    pub async fn append(&self, key: &StreamKey, request: &AppendRequest) -> Result<Appended, StreamError> {
         let found = self.describe(key).await?;
+        let prepared = self.prepare(key, &found, request).await?;
+        let committed = match self.trimmed(key, &found, &prepared).await {
+            Some(trimming) => match self.store.commit(trimming).await {
+                // A fork has come meanwhile.
+                Err(CommitError::Declined(Declined::HasForks)) => {
+                    self.store.commit(prepared.commit.clone()).await
+                }
+                done => done,
+            },
+            None => self.store.commit(prepared.commit.clone()).await,
+        };
+        prepared.finish(committed)
+    }
+
+    /// Judges what a client sent by the stream that was found, and makes a commit of it.
+    pub async fn prepare(
+        &self,
+        key: &StreamKey,
+        found: &Found,
+        request: &AppendRequest,
+    ) -> Result<Prepared, StreamError> {
         let closes_only = matches!(request.body, Body::Nothing);
-        let payloads = match payloads(&found, request.body) {
+        let payloads = match payloads(found, &request.body) {
             // That the stream is closed counts for more than that the body would not fit it.
             Err(_) if found.status.closed => return Err(StreamError::Closed { tail: found.status.tail }),
             payloads => payloads?,
@@ -72,24 +106,46 @@ impl Streams {
             log: found.stream.log,
             payloads,
             positions: Positions::ByStore,
-            conditions: request.conditions,
+            conditions: request.conditions.clone(),
             then: request.then,
         };
         let stamped = append.conditions.producer.is_some();
-        let added = Weight::of(&append.payloads);
         let mut commit = Commit::new().with(append);
         commit.changes.extend(self.renewal(key, &found.stream));
-        match self.commit_trimming(key, &found, added, commit).await {
+        Ok(Prepared { commit, closes_only, stamped, then: request.then })
+    }
+}
+
+impl Prepared {
+    /// Whether it adds records.
+    pub fn adds(&self) -> bool {
+        !self.closes_only
+    }
+
+    /// How much it adds.
+    pub(crate) fn weight(&self) -> Weight {
+        match self.commit.operations.first() {
+            Some(tidings_engine::log::Operation::Append(append)) => Weight::of(&append.payloads),
+            _ => Weight::default(),
+        }
+    }
+
+    /// What came of it, for the client.
+    pub fn finish(
+        &self,
+        committed: Result<Committed, CommitError<Declined>>,
+    ) -> Result<Appended, StreamError> {
+        match committed {
             Ok(committed) => {
                 let next = committed.appended().last;
-                let freshness = if closes_only { Freshness::ClosedNow } else { Freshness::New };
-                Ok(Appended { next, closed: request.then == Then::Close, freshness })
+                let freshness = if self.closes_only { Freshness::ClosedNow } else { Freshness::New };
+                Ok(Appended { next, closed: self.then == Then::Close, freshness })
             }
             Err(CommitError::Refused(Refusal::Duplicate { epoch, sequence, status })) => {
                 let freshness = Freshness::Repeated { epoch, sequence };
                 Ok(Appended { next: status.tail, closed: status.closed, freshness })
             }
-            Err(CommitError::Refused(Refusal::Closed { tail })) if closes_only && !stamped => {
+            Err(CommitError::Refused(Refusal::Closed { tail })) if self.closes_only && !self.stamped => {
                 Ok(Appended { next: tail, closed: true, freshness: Freshness::WasClosed })
             }
             Err(error) => Err(error.into()),
@@ -98,16 +154,17 @@ impl Streams {
 }
 
 /// The records that a body makes in a stream.
-fn payloads(found: &Found, body: Body) -> Result<Vec<Bytes>, StreamError> {
+fn payloads(found: &Found, body: &Body) -> Result<Vec<Bytes>, StreamError> {
     let Body::Content(received, bytes) = body else { return Ok(Vec::new()) };
     let expected = &found.stream.content_type;
-    if !expected.same_media_type(&received) {
-        return Err(StreamError::ContentTypeMismatch { expected: expected.clone(), received });
+    if !expected.same_media_type(received) {
+        let (expected, received) = (expected.clone(), received.clone());
+        return Err(StreamError::ContentTypeMismatch { expected, received });
     }
     if bytes.is_empty() {
         return Err(StreamError::EmptyAppend);
     }
-    let messages = expected.messages(bytes)?;
+    let messages = expected.messages(bytes.clone())?;
     if messages.is_empty() { Err(StreamError::EmptyArray) } else { Ok(messages) }
 }
 

@@ -11,7 +11,7 @@ use tidings_model::{Position, limits};
 use crate::streams::Usable;
 use crate::table::{Change, Declined};
 use crate::{
-    ContentType, Expiry, Floor, Fork, Found, Life, Retained, Retention, Segment, Stream, StreamError,
+    ContentType, Expiry, Floor, Fork, Found, Life, Owner, Retained, Retention, Segment, Stream, StreamError,
 };
 use crate::{StreamKey, Streams};
 
@@ -63,7 +63,7 @@ impl Streams {
         }
         for _ in 0..ATTEMPTS {
             if let Some(found) = self.store.find(key).await? {
-                match found.stream.usable(self.clock.now()) {
+                match self.usable(&found.stream) {
                     Usable::Yes => {
                         request.same_configuration(&found)?;
                         return Ok(Created::Existed(found));
@@ -101,6 +101,7 @@ impl Streams {
             fork: inherited.fork.map(Arc::new),
             forks: 0,
             life: Life::Active,
+            owner: Owner::Clients,
             retained: inherited.retained.map(Box::new),
         };
         let mut commit = Commit::new()

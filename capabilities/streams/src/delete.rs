@@ -1,13 +1,24 @@
 //! How streams end: deleted, expired, or let go by their last fork.
 
-use tidings_engine::log::{Commit, Operation};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+use tidings_engine::deliver::Source;
+use tidings_engine::log::{Commit, Operation, StoreError};
 use tidings_model::ProjectId;
 
-use crate::table::{Cause, Change, Life};
-use crate::{Stream, StreamError, StreamKey, Streams};
+use crate::table::{Cause, Change, Life, Owner};
+use crate::{Found, Stream, StreamError, StreamKey, Streams};
 
 /// How many streams one sweep looks at before it lets others work.
 const SWEEP_BATCH: usize = 256;
+
+/// How many streams are ended at the same time, so that they share commits.
+const ENDED_AT_A_TIME: usize = 64;
+
+/// How many streams are kept at the same time, so that they share commits.
+const KEPT_AT_A_TIME: usize = 64;
 
 /// How many streams of a project that has gone are looked up at a time.
 const CLEAR_BATCH: usize = 4096;
@@ -19,6 +30,15 @@ pub enum Cleared {
     Whole,
     /// Something.
     InPart,
+}
+
+/// Whether a stream that was to end did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It did.
+    Now,
+    /// It had ended, or lives on.
+    NotByThis,
 }
 
 /// What a sweep did.
@@ -40,26 +60,69 @@ impl Streams {
     /// Ends streams whose time is over and those that a crash left behind without forks. Lets go of records that their
     /// streams do not keep.
     pub async fn sweep(&self) -> Result<Swept, StreamError> {
-        let mut swept = Swept::default();
+        self.keep_heard().await;
+        let mut removed = 0;
         loop {
-            let due = self.store.due(self.clock.now(), SWEEP_BATCH).await?;
-            if due.is_empty() {
-                swept.trimmed = self.sweep_retained().await?;
-                return Ok(swept);
+            let expired = self.expired(Owner::Clients).await?;
+            if expired.is_empty() {
+                return Ok(Swept { removed, trimmed: self.sweep_retained().await? });
             }
+            let end = |(key, stream): (StreamKey, Arc<Stream>)| async move {
+                self.end_expired(&key, &stream).await
+            };
+            let mut ended = stream::iter(expired).map(end).buffer_unordered(ENDED_AT_A_TIME);
+            while let Some(ended) = ended.next().await {
+                removed += usize::from(ended? == Ended::Now);
+            }
+        }
+    }
+
+    /// Some streams of an owner whose time is over. If somebody listens to one, it lives on instead.
+    pub async fn expired(&self, owner: Owner) -> Result<Vec<(StreamKey, Arc<Stream>)>, StreamError> {
+        loop {
+            let due = self.store.due(owner, self.clock.now(), SWEEP_BATCH).await?;
+            let (mut expired, mut heard) = (Vec::new(), 0);
             for key in due {
-                if let Some(found) = self.store.find(&key).await? {
-                    let cause = match found.stream.life {
-                        crate::Life::Active => Cause::Expired(self.clock.now()),
-                        crate::Life::Retired => Cause::Unreferenced,
-                    };
-                    match self.end(&key, &found.stream, cause).await {
-                        Ok(()) => swept.removed += 1,
-                        Err(StreamError::NotFound | StreamError::Contended) => {}
-                        Err(error) => return Err(error),
-                    }
+                let Some(Found { stream, .. }) = self.store.find(&key).await? else { continue };
+                if stream.life == Life::Active && self.is_heard(&stream) {
+                    heard += 1;
+                    self.renew(&key, &stream).await?;
+                } else {
+                    expired.push((key, stream));
                 }
             }
+            // Where those were there may be others.
+            if !expired.is_empty() || heard == 0 {
+                return Ok(expired);
+            }
+        }
+    }
+
+    /// Ends a stream whose time is over, unless somebody else has, or has renewed it.
+    pub async fn end_expired(&self, key: &StreamKey, stream: &Stream) -> Result<Ended, StreamError> {
+        let cause = match stream.life {
+            Life::Active => Cause::Expired(self.clock.now()),
+            Life::Retired => Cause::Unreferenced,
+        };
+        match self.end(key, stream, cause).await {
+            Ok(()) => Ok(Ended::Now),
+            Err(StreamError::NotFound | StreamError::Contended) => Ok(Ended::NotByThis),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps streams that somebody listens to from expiring.
+    pub async fn keep_heard(&self) {
+        let keeping: Vec<_> = self.channels.sources().into_iter().map(keep).collect();
+        stream::iter(keeping).buffer_unordered(KEPT_AT_A_TIME).collect::<()>().await;
+    }
+
+    /// Lets a stream live as long as it can. One that has gone meanwhile is no error.
+    pub(crate) async fn renew(&self, key: &StreamKey, stream: &Stream) -> Result<(), StreamError> {
+        let Some(renewal) = self.touch(key, stream) else { return Ok(()) };
+        match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
+            Ok(_) | Err(StreamError::NotFound | StreamError::Store(StoreError::NoSpace)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -139,4 +202,8 @@ impl Streams {
         let found = self.store.find(key).await?;
         Ok(found.is_some_and(|found| found.stream.log == stream.log && found.stream.forks > 0))
     }
+}
+
+fn keep(source: Arc<dyn Source>) -> BoxFuture<'static, ()> {
+    async move { source.keep().await }.boxed()
 }

@@ -20,13 +20,13 @@ pub mod retention;
 mod streams;
 pub mod table;
 
-pub use append::{AppendRequest, Appended, Body, Freshness};
+pub use append::{AppendRequest, Appended, Body, Freshness, Prepared};
 pub use content::ContentType;
 pub use create::{CreateRequest, Created, ForkRequest};
-pub use delete::{Cleared, Swept};
+pub use delete::{Cleared, Ended, Swept};
 pub use error::StreamError;
 pub use list::{ListRequest, Listing};
-pub use read::{Chunk, From, Wish};
+pub use read::{Chunk, From, Shape, Wish};
 pub use retention::{Floor, Retained, Retention};
 pub use streams::{Options, Streams};
-pub use table::{Change, Expiry, Fork, Found, Life, Segment, Store, Stream, StreamKey, Table};
+pub use table::{Change, Expiry, Fork, Found, Life, Owner, Segment, Store, Stream, StreamKey, Table};

@@ -3,7 +3,7 @@
 use tidings_model::{ProjectId, StreamId};
 
 use crate::streams::Usable;
-use crate::{Found, StreamError, Streams};
+use crate::{Found, Owner, StreamError, Streams};
 
 /// Which streams to list.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct ListRequest {
     pub prefix: String,
     /// Those whose ids sort after this one.
     pub after: Option<StreamId>,
+    /// Of these owners.
+    pub owners: &'static [Owner],
     /// So many at most.
     pub limit: usize,
 }
@@ -33,7 +35,6 @@ const STRETCHES: usize = 16;
 impl Streams {
     /// Streams that can be used, in the order of their ids. Does not renew them.
     pub async fn list(&self, request: &ListRequest) -> Result<Listing, StreamError> {
-        let now = self.clock.now();
         let mut streams = Vec::new();
         let mut after = request.after.clone();
         for _ in 0..STRETCHES {
@@ -42,7 +43,10 @@ impl Streams {
             let stretch = self.store.list(&request.project, &request.prefix, after.as_ref(), wanted).await?;
             let complete = stretch.len() < wanted;
             after = stretch.last().map(|(id, _)| id.clone());
-            let usable = |(_, found): &(StreamId, Found)| matches!(found.stream.usable(now), Usable::Yes);
+            let usable = |(_, found): &(StreamId, Found)| {
+                request.owners.contains(&found.stream.owner)
+                    && matches!(self.usable(&found.stream), Usable::Yes)
+            };
             streams.extend(stretch.into_iter().filter(usable));
             if streams.len() > request.limit {
                 streams.truncate(request.limit);

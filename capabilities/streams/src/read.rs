@@ -6,10 +6,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::deliver::{Encode, Join, Lost, Source, Subscription};
 use tidings_engine::log::{Commit, Page, Record, Span, StoreError};
-use tidings_model::Position;
+use tidings_model::{LogId, Position};
 
 use crate::table::Store;
-use crate::{Stream, StreamError, StreamKey, Streams};
+use crate::{Expiry, Stream, StreamError, StreamKey, Streams};
 
 /// How often a read from the start that met a trim looks again.
 const ATTEMPTS: usize = 16;
@@ -48,6 +48,13 @@ pub struct Wish<E> {
     pub encode: E,
     /// The least stamp that the reader may be shown.
     pub stamp: u64,
+}
+
+/// How records that refer to records of other streams are shown to readers of a stream.
+pub trait Shape: Send + Sync + 'static {
+    /// Shows those of a log so, in place.
+    fn shape<'a>(&'a self, log: LogId, records: &'a mut Vec<Record>)
+    -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
 impl Streams {
@@ -148,6 +155,20 @@ impl Source for Reading {
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move { self.page(span).await.map_err(|_| Lost) }.boxed()
     }
+
+    fn keep(&self) -> BoxFuture<'_, ()> {
+        let Expiry::Idle(ttl) = self.stream.expiry else { return std::future::ready(()).boxed() };
+        async move {
+            let Ok(found) = self.streams.describe(&self.key).await else { return };
+            let left = found.stream.expires_at.unwrap_or_default().since(self.streams.clock.now());
+            // Not each time: a commit for each reader would be many.
+            if found.stream.log == self.stream.log && left <= ttl - ttl / 10 {
+                // If it cannot be done now, the next time will do.
+                let _ = self.streams.renew(&self.key, &found.stream).await;
+            }
+        }
+        .boxed()
+    }
 }
 
 impl Reading {
@@ -165,10 +186,15 @@ impl Reading {
     }
 
     async fn page(&self, span: Span) -> Result<Page, StreamError> {
-        let page = match self.stream.read(&*self.streams.store, span).await {
+        let mut page = match self.stream.read(&*self.streams.store, span).await {
             Err(StreamError::NotFound) => None,
             page => Some(page?),
         };
+        if let (Some(page), Some(shape)) = (&mut page, &self.streams.shape)
+            && page.records.iter().any(|record| record.origin.is_some())
+        {
+            self.shape(&**shape, page).await?;
+        }
         if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
             self.judge(page, span.after)?;
         }
@@ -180,6 +206,22 @@ impl Reading {
                 ended.filter(|_| found.stream.log == self.stream.log).ok_or(StreamError::NotFound)
             }
         }
+    }
+}
+
+impl Reading {
+    /// Shows references as each of the logs in which they lie shows them.
+    async fn shape(&self, shape: &dyn Shape, page: &mut Page) -> Result<(), StreamError> {
+        let mut rest = std::mem::take(&mut page.records);
+        for segment in self.stream.fork.iter().flat_map(|fork| &fork.lineage) {
+            let count = rest.partition_point(|record| record.position <= segment.through);
+            let mut stretch: Vec<Record> = rest.drain(..count).collect();
+            shape.shape(segment.log, &mut stretch).await?;
+            page.records.append(&mut stretch);
+        }
+        shape.shape(self.stream.log, &mut rest).await?;
+        page.records.append(&mut rest);
+        Ok(())
     }
 }
 

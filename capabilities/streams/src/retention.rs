@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tidings_engine::log::{Commit, CommitError, Committed, Operation, Record, Span, StoreError, Weight};
+use tidings_engine::log::{Commit, CommitError, Operation, Record, Span, StoreError, Weight};
 use tidings_model::{Position, Timestamp, limits};
 
-use crate::table::{Below, Change, Declined};
-use crate::{Found, Stream, StreamError, StreamKey, Streams};
+use crate::table::{Below, Change};
+use crate::{Found, Prepared, Stream, StreamError, StreamKey, Streams};
 
 /// What a stream keeps at most. What is not named has no limit. Never changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,30 +135,23 @@ impl Streams {
         Ok(floor)
     }
 
-    /// Makes a commit that appends so much, and trims in the same one when that is worth it.
-    pub(crate) async fn commit_trimming(
+    /// The commit of an append that also trims, when that is worth it. It is declined when a fork comes meanwhile.
+    pub async fn trimmed(
         &self,
         key: &StreamKey,
         found: &Found,
-        added: Weight,
-        commit: Commit<Change>,
-    ) -> Result<Committed, CommitError<Declined>> {
-        let worth =
-            found.stream.retained.as_ref().is_some_and(|retained| {
-                retained.limits.is_worth(retained.excess(found.status.total + added))
-            });
-        if !worth {
-            return self.store.commit(commit).await;
+        prepared: &Prepared,
+    ) -> Option<Commit<Change>> {
+        let retained = found.stream.retained.as_ref()?;
+        if !retained.limits.is_worth(retained.excess(found.status.total + prepared.weight())) {
+            return None;
         }
-        let floor = match self.search(key, found).await {
-            Ok(floor) if floor.position > found.stream.floor().position => floor,
+        match self.search(key, found).await {
+            Ok(floor) if floor.position > found.stream.floor().position => {
+                Some(trimming(prepared.commit.clone(), key, &found.stream, floor))
+            }
             // Nothing to let go of, or nothing that can be known: the append itself will tell.
-            _ => return self.store.commit(commit).await,
-        };
-        match self.store.commit(trimming(commit.clone(), key, &found.stream, floor)).await {
-            // A fork has come meanwhile.
-            Err(CommitError::Declined(Declined::HasForks)) => self.store.commit(commit).await,
-            done => done,
+            _ => None,
         }
     }
 

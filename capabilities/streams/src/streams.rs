@@ -8,7 +8,7 @@ use tidings_model::{Timestamp, limits};
 
 use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
-use crate::{Stream, StreamError};
+use crate::{Shape, Stream, StreamError};
 
 /// The streams of a server. Clones are the same streams.
 #[derive(Clone)]
@@ -19,6 +19,7 @@ pub struct Streams {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
     pub(crate) swept_through: SweptThrough,
+    pub(crate) shape: Option<Arc<dyn Shape>>,
 }
 
 /// What an operator may set.
@@ -60,7 +61,13 @@ impl Streams {
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
         let limits = Limits { ring_bytes: options.slow_reader_bytes, read_bytes: options.read_chunk_bytes };
         let channels = Channels::new(bus.clone(), limits);
-        Self { store, bus, channels, clock, options, swept_through: SweptThrough::default() }
+        Self { store, bus, channels, clock, options, swept_through: SweptThrough::default(), shape: None }
+    }
+
+    /// The same streams, in which what refers to records of others is shown in a shape of its own.
+    #[must_use]
+    pub fn shaped(self, shape: Arc<dyn Shape>) -> Self {
+        Self { shape: Some(shape), ..self }
     }
 
     /// Who listens to what.
@@ -86,11 +93,43 @@ impl Streams {
     /// The stream of that name, if it can be used. Does not renew it.
     pub async fn describe(&self, key: &StreamKey) -> Result<Found, StreamError> {
         let found = self.store.find(key).await?.ok_or(StreamError::NotFound)?;
-        match found.stream.usable(self.clock.now()) {
+        match self.usable(&found.stream) {
             Usable::Yes => Ok(found),
             Usable::Retired => Err(StreamError::Gone),
             Usable::Expired => Err(StreamError::NotFound),
         }
+    }
+
+    /// The stream of that name, if there is one that can be used. One whose time is over is ended, so that its name is
+    /// free.
+    pub async fn occupant(&self, key: &StreamKey) -> Result<Option<Found>, StreamError> {
+        let Some(found) = self.store.find(key).await? else { return Ok(None) };
+        match self.usable(&found.stream) {
+            Usable::Yes => Ok(Some(found)),
+            Usable::Retired => Err(StreamError::Gone),
+            Usable::Expired => self.expire(key, &found.stream).await.map(|()| None),
+        }
+    }
+
+    /// Whether a stream can be used now. One that expires when it is idle does not while somebody listens.
+    pub(crate) fn usable(&self, stream: &Stream) -> Usable {
+        match stream.usable(self.clock.now()) {
+            Usable::Expired | Usable::Retired if stream.life == Life::Active && self.is_heard(stream) => {
+                Usable::Yes
+            }
+            usable => usable,
+        }
+    }
+
+    pub(crate) fn is_heard(&self, stream: &Stream) -> bool {
+        matches!(stream.expiry, Expiry::Idle(_)) && self.channels.readers(stream.log) > 0
+    }
+
+    /// The change that lets a stream that expires when it is idle live as long as it can.
+    pub fn touch(&self, key: &StreamKey, stream: &Stream) -> Option<Change> {
+        let Expiry::Idle(ttl) = stream.expiry else { return None };
+        let expires_at = self.clock.now() + ttl;
+        Some(Change::Renew { key: key.clone(), log: stream.log, expires_at })
     }
 
     /// The change that keeps a used stream from expiring, when that is worth a commit. A stream may go early by

@@ -18,9 +18,14 @@ pub trait Store: Commits<Table> {
     /// The stream under a key and the status of its log, at one moment.
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>>;
 
-    /// Keys of streams that are due to go: expired by the moment, earliest first, or deleted and without
-    /// forks. At most `limit` of them.
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
+    /// Keys of streams of an owner that are due to go: expired by the moment, earliest first, or deleted and without
+    /// forks, whoever had them. At most `limit` of them.
+    fn due(
+        &self,
+        owner: Owner,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
 
     /// Streams of a project whose ids begin with the prefix and sort after the id, in the order of their ids, as they
     /// are at one moment. At most `limit` of them; those that have ended and are still there are among them.
@@ -83,6 +88,8 @@ pub struct Stream {
     pub forks: u32,
     /// Whether it can still be used.
     pub life: Life,
+    /// Who appends to it and ends it when its time is over. Never changes.
+    pub owner: Owner,
     /// What it keeps, when that is not everything.
     pub retained: Option<Box<Retained>>,
 }
@@ -97,6 +104,15 @@ impl Stream {
     fn is_unreferenced(&self) -> bool {
         self.life == Life::Retired && self.forks == 0
     }
+}
+
+/// Who appends to a stream and ends it when its time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Whoever may append to streams; it is swept up with them.
+    Clients,
+    /// A session: what it subscribes to fills it, and nobody else.
+    Session,
 }
 
 /// When a stream goes by itself.
@@ -164,6 +180,13 @@ pub enum Change {
         key: StreamKey,
         /// All that is known of it.
         stream: Stream,
+    },
+    /// Nothing happens; but the rest of the commit is only made if the stream can be used.
+    Expect {
+        /// Its name.
+        key: StreamKey,
+        /// Its log.
+        log: LogId,
     },
     /// A stream was used and goes later.
     Renew {
@@ -259,6 +282,8 @@ pub struct Table {
     /// Each project's id once, shared by the keys of its streams, and their ids in order.
     projects: HashMap<ProjectId, BTreeSet<StreamId>>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
+    /// The same of sessions, which are swept up by themselves.
+    expiring_sessions: BTreeSet<(Timestamp, StreamKey)>,
     unreferenced: BTreeSet<StreamKey>,
     retained: BTreeSet<StreamKey>,
 }
@@ -292,8 +317,12 @@ impl Table {
     }
 
     /// See [`Store::due`].
-    pub fn due(&self, now: Timestamp, limit: usize) -> Vec<StreamKey> {
-        let expired = self.expiring.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key);
+    pub fn due(&self, owner: Owner, now: Timestamp, limit: usize) -> Vec<StreamKey> {
+        let expiring = match owner {
+            Owner::Clients => &self.expiring,
+            Owner::Session => &self.expiring_sessions,
+        };
+        let expired = expiring.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key);
         self.unreferenced.iter().chain(expired).take(limit).cloned().collect()
     }
 
@@ -358,8 +387,8 @@ impl Table {
     fn enter(&mut self, key: &StreamKey, due: Due) {
         match due {
             Due::Never => {}
-            Due::At(at) => {
-                self.expiring.insert((at, key.clone()));
+            Due::At(at, owner) => {
+                self.expiring(owner).insert((at, key.clone()));
             }
             Due::Now => {
                 self.unreferenced.insert(key.clone());
@@ -367,11 +396,18 @@ impl Table {
         }
     }
 
+    fn expiring(&mut self, owner: Owner) -> &mut BTreeSet<(Timestamp, StreamKey)> {
+        match owner {
+            Owner::Clients => &mut self.expiring,
+            Owner::Session => &mut self.expiring_sessions,
+        }
+    }
+
     fn leave(&mut self, key: &StreamKey, due: Due) {
         match due {
             Due::Never => {}
-            Due::At(at) => {
-                self.expiring.remove(&(at, key.clone()));
+            Due::At(at, owner) => {
+                self.expiring(owner).remove(&(at, key.clone()));
             }
             Due::Now => {
                 self.unreferenced.remove(key);
@@ -411,14 +447,14 @@ impl Table {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Never,
-    At(Timestamp),
+    At(Timestamp, Owner),
     Now,
 }
 
 impl Due {
     fn of(stream: &Stream) -> Self {
         match (stream.life, stream.expires_at) {
-            (Life::Active, Some(at)) => Self::At(at),
+            (Life::Active, Some(at)) => Self::At(at, stream.owner),
             (Life::Retired, _) if stream.is_unreferenced() => Self::Now,
             _ => Self::Never,
         }
@@ -449,10 +485,12 @@ impl log::Tables for Table {
                 stream if *below == Below::Gone && stream.forks > 0 => Err(Declined::HasForks),
                 _ => Ok(()),
             },
-            Change::Renew { key, log, .. } => match self.living(key, *log)?.life {
-                Life::Active => Ok(()),
-                Life::Retired => Err(Declined::NotThere),
-            },
+            Change::Expect { key, log } | Change::Renew { key, log, .. } => {
+                match self.living(key, *log)?.life {
+                    Life::Active => Ok(()),
+                    Life::Retired => Err(Declined::NotThere),
+                }
+            }
             Change::Retire { key, log, cause } => match self.living(key, *log)? {
                 stream if stream.life == Life::Retired => Err(Declined::NotThere),
                 stream => cause.judge(stream),
@@ -472,6 +510,7 @@ impl log::Tables for Table {
                 }
                 self.put(key, Arc::new(stream));
             }
+            Change::Expect { .. } => {}
             Change::Renew { key, expires_at, .. } => {
                 self.replace(&key, |stream| stream.expires_at = stream.expires_at.max(Some(expires_at)));
             }
@@ -509,8 +548,13 @@ impl<T: Carries<Table>> Store for Memory<T> {
         std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
     }
 
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().due(now, limit)))).boxed()
+    fn due(
+        &self,
+        owner: Owner,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().due(owner, now, limit)))).boxed()
     }
 
     fn list<'a>(

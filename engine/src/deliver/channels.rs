@@ -98,6 +98,18 @@ impl Channels {
         channels.iter().map(|channel| channel.readers()).sum()
     }
 
+    /// Where the channels of all logs that somebody listens to come from; of each log one.
+    pub fn sources(&self) -> Vec<Arc<dyn Source>> {
+        let living = |forms: &Forms| forms.iter().filter_map(|(_, channel)| channel.upgrade()).collect();
+        // Not under the lock: this may become the last owner of one, and then it leaves the registry.
+        let logs: Vec<Vec<_>> = self.registry.lock().values().map(living).collect();
+        let heard = |channels: &Vec<Arc<Channel>>| {
+            let channel = channels.iter().find(|channel| channel.readers() > 0)?;
+            Some(channel.source.clone())
+        };
+        logs.iter().filter_map(heard).collect()
+    }
+
     /// How many channels there are.
     pub fn len(&self) -> usize {
         let logs = self.registry.lock();

@@ -32,6 +32,11 @@ pub use subscription::{Step, Subscription};
 pub trait Source: Send + Sync + 'static {
     /// Records in order, and the status of the log in which new ones come.
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>>;
+
+    /// Called now and then while somebody listens, so that what would go when nobody does can stay.
+    fn keep(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// The source cannot be read any more, or not from there. Whoever wants to know why asks the capability.

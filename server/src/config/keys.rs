@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidings_model::limits;
+
 use super::Config;
 use super::value::{Given, Wrong};
 use crate::options::LogFormat;
@@ -25,6 +27,9 @@ impl Key {
 const PROJECTS: &str = "auth.projects";
 const MIB: usize = 1024 * 1024;
 const HOUR_MS: u64 = 60 * 60 * 1000;
+const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
+/// Sessions that a publish delivers to by itself: others wait for its commit.
+const FANOUT_MAX: usize = 100_000;
 
 const fn key(name: &'static str, set: Set) -> Key {
     Key { name, set }
@@ -64,6 +69,52 @@ pub const KEYS: &[Key] = &[
     key("streams.slow_reader_ms", |config, given| {
         let patience = given.number(100..=HOUR_MS)?;
         config.streams.slow_reader_timeout = Duration::from_millis(patience);
+        Ok(())
+    }),
+    key("sessions.ttl_seconds", |config, given| {
+        let seconds = given.number(1..=YEAR_SECONDS)?;
+        config.sessions.ttl = Duration::from_secs(seconds);
+        Ok(())
+    }),
+    key("sessions.fanout_batch_size", |config, given| {
+        given.count(1..=limits::TARGETS_PER_COMMIT).map(|size| config.sessions.fanout_batch_size = size)
+    }),
+    key("sessions.fanout_queue_threshold", |config, given| {
+        given.count(0..=FANOUT_MAX).map(|count| config.sessions.fanout_queue_threshold = count)
+    }),
+    key("sessions.fanout_queue_batch_size", |config, given| {
+        given.count(1..=limits::TARGETS_PER_COMMIT).map(|size| config.sessions.fanout_queue_batch_size = size)
+    }),
+    key("sessions.max_inline_fanout", |config, given| {
+        given.count(0..=FANOUT_MAX).map(|count| config.sessions.max_inline_fanout = count)
+    }),
+    key("sessions.fanout_rpc_timeout_ms", |config, given| {
+        let timeout = given.number(1..=HOUR_MS)?;
+        config.sessions.fanout_timeout = Duration::from_millis(timeout);
+        Ok(())
+    }),
+    key("sessions.circuit_breaker_failure_threshold", |config, given| {
+        let failures = given.number(1..=1_000_000)?;
+        config.sessions.breaker.failures = u32::try_from(failures).unwrap_or(u32::MAX);
+        Ok(())
+    }),
+    key("sessions.circuit_breaker_recovery_ms", |config, given| {
+        let recovery = given.number(1..=24 * HOUR_MS)?;
+        config.sessions.breaker.recovery = Duration::from_millis(recovery);
+        Ok(())
+    }),
+    key("sessions.cleanup_interval_seconds", |config, given| {
+        let seconds = given.number(1..=24 * 60 * 60)?;
+        config.sessions.cleanup_interval = Duration::from_secs(seconds);
+        Ok(())
+    }),
+    key("sessions.queue", |config, given| given.truth().map(|queue| config.sessions.queue = queue)),
+    key("sessions.require_uuid", |config, given| {
+        given.truth().map(|required| config.sessions.require_uuid = required)
+    }),
+    key("sessions.log_hours", |config, given| {
+        let hours = given.number(1..=10 * 365 * 24)?;
+        config.sessions.keep = Duration::from_secs(hours * 60 * 60);
         Ok(())
     }),
     key("limits.requests_per_second", |config, given| {

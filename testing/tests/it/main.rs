@@ -18,6 +18,7 @@ mod observe;
 mod project_commands;
 mod retention;
 mod schema;
+mod sessions;
 mod sockets;
 mod streams;
 mod tls;

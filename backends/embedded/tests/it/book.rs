@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidings_embedded::codec::{Garbled, Put, Take};
 use tidings_embedded::simulation::SimulatedDisk;
-use tidings_embedded::{Embedded, OpenError, Options, StoredTables};
+use tidings_embedded::{Embedded, OpenError, Options, StoredTables, Touch};
 use tidings_engine::log::Tables;
 use tidings_engine::log::contract::{Note, NoteExists, Notes};
 use tidings_engine::{Bus, ManualClock};
@@ -40,8 +40,8 @@ impl StoredTables for Book {
         self.0.iter().map(|(key, text)| Note { key: key.clone(), text: text.clone() }).collect()
     }
 
-    fn subjects(&self, change: &Note, subject: &mut dyn FnMut(u64)) {
-        subject(change.key.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte)));
+    fn subjects(&self, change: &Note, subject: &mut dyn FnMut(Touch, u64)) {
+        subject(Touch::Writes, change.key.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte)));
     }
 }
 

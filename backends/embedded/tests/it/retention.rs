@@ -114,7 +114,7 @@ async fn create(streams: &Streams, name: &str, retention: Retention, fork: Optio
 async fn append(subject: &Subject, name: &str, model: &mut Model, payload: Bytes) {
     let body = Body::Content(plain_text(), payload.clone());
     let request = AppendRequest { body, conditions: Conditions::default(), then: Then::StayOpen };
-    let appended = subject.streams.append(&key(name), request).await.expect("appended");
+    let appended = subject.streams.append(&key(name), &request).await.expect("appended");
     model.records.push((appended.next, subject.clock.now(), payload));
 }
 

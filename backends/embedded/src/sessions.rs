@@ -1,0 +1,332 @@
+//! How the tables of sessions are kept.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{Carries, StoreError};
+use tidings_model::{LogId, Position, StreamId};
+use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress};
+use tidings_sessions::{Change, Session, Source, Store, Subscription, Table};
+use tidings_streams::Change as StreamChange;
+
+use crate::Embedded;
+use crate::checkpoint::{put_option, take_option};
+use crate::codec::{Garbled, Put, Take};
+use crate::tables::{StoredTables, Touch};
+
+const STREAMS: u8 = 1;
+const SUBSCRIBE: u8 = 2;
+const UNSUBSCRIBE: u8 = 3;
+const EXPECT_INLINE: u8 = 4;
+const EXPECT_FOLLOWING: u8 = 5;
+const FOLLOW: u8 = 6;
+const REST: u8 = 7;
+const ADVANCE: u8 = 8;
+const RESTORE_SOURCE: u8 = 9;
+const RESTORE_SESSION: u8 = 10;
+
+impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().source(log).cloned()))).boxed()
+    }
+
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().session(log).cloned()))).boxed()
+    }
+
+    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().following()))).boxed()
+    }
+}
+
+impl StoredTables for Table {
+    fn encode(change: &Change, out: &mut Vec<u8>) {
+        match change {
+            Change::Streams(change) => {
+                out.byte(STREAMS);
+                tidings_streams::Table::encode(change, out);
+            }
+            Change::Subscribe { session, session_is, source, id, at, since, envelope } => {
+                put_logs(out, SUBSCRIBE, &[*session, *source]);
+                out.byte(u8::from(*session_is == Is::New));
+                out.text(id.as_str());
+                out.number(at.as_millis());
+                out.position(*since);
+                put_option(out, *envelope, |out, envelope| out.byte(u8::from(envelope)));
+            }
+            Change::Unsubscribe { session, source } => put_logs(out, UNSUBSCRIBE, &[*session, *source]),
+            Change::Expect { source, expected: Expected::Inline { version } } => {
+                put_logs(out, EXPECT_INLINE, &[*source]);
+                out.number(*version);
+            }
+            Change::Expect { source, expected: Expected::Following } => {
+                put_logs(out, EXPECT_FOLLOWING, &[*source]);
+            }
+            Change::Follow { source, after } => {
+                put_logs(out, FOLLOW, &[*source]);
+                out.position(*after);
+            }
+            Change::Rest { source, version, at } => {
+                put_logs(out, REST, &[*source]);
+                out.number(*version);
+                out.position(*at);
+            }
+            Change::Advance { source, was, now } => {
+                put_logs(out, ADVANCE, &[*source]);
+                put_cursor(out, was);
+                put_cursor(out, now);
+            }
+            Change::RestoreSource { source, id, progress } => {
+                put_logs(out, RESTORE_SOURCE, &[*source]);
+                out.text(id.as_str());
+                put_progress(out, progress);
+            }
+            Change::RestoreSession { session, subscriptions } => {
+                put_logs(out, RESTORE_SESSION, &[*session]);
+                out.number(subscriptions.len() as u64);
+                subscriptions.iter().for_each(|subscription| put_subscription(out, subscription));
+            }
+        }
+    }
+
+    fn decode(mut take: Take) -> Result<Change, Garbled> {
+        let tag = take.byte()?;
+        if tag == STREAMS {
+            return tidings_streams::Table::decode(take).map(Change::Streams);
+        }
+        let log = take.log()?;
+        let change = match tag {
+            SUBSCRIBE => Change::Subscribe {
+                session: log,
+                source: take.log()?,
+                session_is: if take.byte()? == 0 { Is::There } else { Is::New },
+                id: take_id(&mut take)?,
+                at: take.time()?,
+                since: take.position()?,
+                envelope: take_option(&mut take, |take| Ok(take.byte()? != 0))?,
+            },
+            UNSUBSCRIBE => Change::Unsubscribe { session: log, source: take.log()? },
+            EXPECT_INLINE => {
+                Change::Expect { source: log, expected: Expected::Inline { version: take.number()? } }
+            }
+            EXPECT_FOLLOWING => Change::Expect { source: log, expected: Expected::Following },
+            FOLLOW => Change::Follow { source: log, after: take.position()? },
+            REST => Change::Rest { source: log, version: take.number()?, at: take.position()? },
+            ADVANCE => {
+                Change::Advance { source: log, was: take_cursor(&mut take)?, now: take_cursor(&mut take)? }
+            }
+            RESTORE_SOURCE => Change::RestoreSource {
+                source: log,
+                id: take_id(&mut take)?,
+                progress: take_progress(&mut take)?,
+            },
+            RESTORE_SESSION => {
+                let count = take.count()?;
+                let subscriptions = (0..count).map(|_| take_subscription(&mut take));
+                Change::RestoreSession {
+                    session: log,
+                    subscriptions: subscriptions.collect::<Result<_, _>>()?,
+                }
+            }
+            _ => return Err(Garbled),
+        };
+        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+    }
+
+    fn dump(&self) -> Vec<Change> {
+        self.written()
+    }
+
+    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+        match change {
+            Change::Streams(_) => {}
+            Change::Subscribe { session, source, .. } | Change::Unsubscribe { session, source } => {
+                subject(Touch::Writes, hash(*session));
+                subject(Touch::Writes, hash(*source));
+            }
+            // Appends to one source do not stand in each other's way.
+            Change::Expect { source, .. } => subject(Touch::Reads, hash(*source)),
+            Change::Follow { source, .. }
+            | Change::Rest { source, .. }
+            | Change::Advance { source, .. }
+            | Change::RestoreSource { source, .. } => subject(Touch::Writes, hash(*source)),
+            Change::RestoreSession { session, .. } => subject(Touch::Writes, hash(*session)),
+        }
+    }
+}
+
+/// What the end of a stream changes of sessions, beside what it changes of streams: its row as a session or a source.
+pub fn ended(change: &StreamChange, subject: &mut dyn FnMut(Touch, u64)) {
+    match change {
+        StreamChange::Remove { log, .. } | StreamChange::Retire { log, .. } => {
+            subject(Touch::Writes, hash(*log));
+        }
+        StreamChange::Create { .. }
+        | StreamChange::Expect { .. }
+        | StreamChange::Renew { .. }
+        | StreamChange::Trim { .. } => {}
+    }
+}
+
+fn hash(log: LogId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    ("sessions", log).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn put_logs(out: &mut Vec<u8>, tag: u8, logs: &[LogId]) {
+    out.byte(tag);
+    logs.iter().for_each(|&log| out.log(log));
+}
+
+fn take_id(take: &mut Take) -> Result<StreamId, Garbled> {
+    StreamId::parse(&take.text()?).map_err(|_| Garbled)
+}
+
+fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
+    let Cursor { done, through, reached } = cursor;
+    out.position(*done);
+    put_option(out, *reached, |out, reached| {
+        out.log(reached);
+        out.position(*through);
+    });
+}
+
+fn take_cursor(take: &mut Take) -> Result<Cursor, Garbled> {
+    let done = take.position()?;
+    let part = take_option(take, |take| Ok((take.log()?, take.position()?)))?;
+    Ok(part.map_or(Cursor::at_rest(done), |(reached, through)| Cursor {
+        done,
+        through,
+        reached: Some(reached),
+    }))
+}
+
+fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
+    match progress {
+        Progress::Inline => out.byte(0),
+        Progress::Following { cursor, late } => {
+            out.byte(1);
+            put_cursor(out, cursor);
+            out.number(late.len() as u64);
+            for (&log, &since) in late {
+                out.log(log);
+                out.position(since);
+            }
+        }
+    }
+}
+
+fn take_progress(take: &mut Take) -> Result<Progress, Garbled> {
+    match take.byte()? {
+        0 => Ok(Progress::Inline),
+        1 => {
+            let cursor = take_cursor(take)?;
+            let late = (0..take.count()?).map(|_| Ok((take.log()?, take.position()?)));
+            Ok(Progress::Following { cursor, late: late.collect::<Result<BTreeMap<_, _>, Garbled>>()? })
+        }
+        _ => Err(Garbled),
+    }
+}
+
+fn put_subscription(out: &mut Vec<u8>, subscription: &Subscription) {
+    let Subscription { source, id, at, state, envelopes } = subscription;
+    out.log(*source);
+    out.text(id.as_str());
+    out.number(at.as_millis());
+    out.byte(u8::from(*state == Hearing::Ended));
+    out.number(envelopes.len() as u64);
+    for (after, envelope) in envelopes {
+        out.position(*after);
+        out.byte(u8::from(*envelope));
+    }
+}
+
+fn take_subscription(take: &mut Take) -> Result<Subscription, Garbled> {
+    let one =
+        |take: &mut Take| -> Result<(Position, bool), Garbled> { Ok((take.position()?, take.byte()? != 0)) };
+    Ok(Subscription {
+        source: take.log()?,
+        id: take_id(take)?,
+        at: take.time()?,
+        state: if take.byte()? == 0 { Hearing::Active } else { Hearing::Ended },
+        envelopes: (0..take.count()?).map(|_| one(take)).collect::<Result<_, _>>()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Tables;
+    use tidings_model::Timestamp;
+
+    fn log(number: u64) -> LogId {
+        LogId::new(number)
+    }
+
+    fn subscribe(session: u64, source: u64, session_is: Is, since: u64, envelope: Option<bool>) -> Change {
+        Change::Subscribe {
+            session: log(session),
+            session_is,
+            source: log(source),
+            id: StreamId::parse(&format!("source-{source}")).expect("a valid id"),
+            at: Timestamp::from_millis(session * 1000 + source),
+            since: Position::new(since.into()),
+            envelope,
+        }
+    }
+
+    /// Each change goes through its written form.
+    fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            let mut bytes = Vec::new();
+            Table::encode(&change, &mut bytes);
+            let change = Table::decode(Take(bytes.into())).expect("as it was written");
+            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            table.apply(change);
+        }
+    }
+
+    #[test]
+    fn a_dump_makes_the_same_table() {
+        let at = |number: u64| Position::new(number.into());
+        let part = Cursor { done: at(5), through: at(7), reached: Some(log(10)) };
+        let mut table = Table::default();
+        play(
+            &mut table,
+            [
+                subscribe(10, 1, Is::New, 5, Some(true)),
+                subscribe(11, 1, Is::New, 5, None),
+                subscribe(10, 2, Is::There, 0, None),
+                subscribe(10, 1, Is::There, 9, Some(false)),
+                Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part },
+                subscribe(12, 1, Is::New, 8, None),
+                Change::Rest { source: log(2), version: 1, at: at(0) },
+                Change::Expect { source: log(2), expected: Expected::Inline { version: 1 } },
+                Change::Expect { source: log(1), expected: Expected::Following },
+                subscribe(13, 3, Is::New, 0, Some(true)),
+                Change::Unsubscribe { session: log(13), source: log(3) },
+                subscribe(14, 2, Is::New, 4, None),
+                Change::Follow { source: log(2), after: at(30) },
+            ],
+        );
+        let mut again = Table::default();
+        play(&mut again, table.dump());
+        for source in [1, 2, 3].map(log) {
+            let row = |table: &Table| {
+                let row = table.source(source)?;
+                Some((row.id.clone(), row.targets.clone(), row.progress.clone()))
+            };
+            assert_eq!(row(&table), row(&again), "{source}");
+        }
+        assert!(table.source(log(3)).is_none(), "nobody hears it any more");
+        for session in [10, 11, 12, 13, 14].map(log) {
+            assert_eq!(table.session(session), again.session(session), "{session}");
+        }
+        assert_eq!(table.following(), again.following());
+        assert_eq!(table.following(), [log(1), log(2)]);
+    }
+}

@@ -1,0 +1,179 @@
+//! The follower: delivers what publishes left to later, in order, each session once, whatever happens in between.
+//!
+//! One task for all sources. It knows which may have something left ([`Behind`]); what is left is what lies between a
+//! source's stored cursor and its tail. Each commit puts some records into some sessions and moves the cursor. If it fails,
+//! nothing of it holds and it is tried again; after a restart the cursor says where to go on.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span};
+use tidings_model::{LogId, Position, limits};
+use tokio::sync::Notify;
+
+use crate::table::{Change, Cursor, Progress};
+use crate::{Declined, SessionError, Sessions, Source};
+
+/// How long to wait when the store could not.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// References that one commit makes at most, unless a single record has more targets.
+const REFERENCES: usize = 64 * 1024;
+/// Bytes of records that one commit refers to; a single larger one is delivered all the same.
+const BYTES: usize = limits::READ_CHUNK_BYTES;
+
+/// Sources that may have something left to deliver.
+#[derive(Default)]
+pub struct Behind {
+    waiting: Mutex<Waiting>,
+    more: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    order: VecDeque<LogId>,
+    known: HashSet<LogId>,
+}
+
+impl Behind {
+    /// A source may have something left.
+    pub fn add(&self, source: LogId) {
+        let mut waiting = self.waiting.lock().expect("nobody panics while holding it");
+        if waiting.known.insert(source) {
+            waiting.order.push_back(source);
+            self.more.notify_one();
+        }
+    }
+
+    fn take(&self) -> Option<LogId> {
+        let mut waiting = self.waiting.lock().expect("nobody panics while holding it");
+        let source = waiting.order.pop_front()?;
+        waiting.known.remove(&source);
+        Some(source)
+    }
+}
+
+/// Whether there is more to do for a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// There is.
+    More,
+    /// Not now.
+    Nothing,
+}
+
+impl Sessions {
+    /// Delivers what is left, for ever.
+    pub async fn follow(self) {
+        loop {
+            match self.store.following().await {
+                Ok(sources) => break sources.into_iter().for_each(|source| self.behind.add(source)),
+                Err(error) => tracing::warn!(%error, "could not see what is left to deliver"),
+            }
+            self.clock.sleep(RETRY_AFTER).await;
+        }
+        loop {
+            let Some(source) = self.behind.take() else {
+                self.behind.more.notified().await;
+                continue;
+            };
+            match self.deliver(source).await {
+                Ok(Left::Nothing) => {}
+                // Others get their turn in between.
+                Ok(Left::More) => self.behind.add(source),
+                Err(error) => {
+                    tracing::warn!(%error, "could not deliver to sessions; trying again");
+                    self.behind.add(source);
+                    self.clock.sleep(RETRY_AFTER).await;
+                }
+            }
+        }
+    }
+
+    /// Makes one commit for a source, if something is left.
+    pub async fn deliver(&self, log: LogId) -> Result<Left, SessionError> {
+        let Some(source) = self.store.source(log).await? else { return Ok(Left::Nothing) };
+        let Some(delivery) = self.next(log, &source).await? else { return Ok(Left::Nothing) };
+        let Delivery { was, now, through, targets, records } = delivery;
+        let mut commit = Commit::new().changing(Change::Advance { source: log, was, now });
+        let count = targets.len();
+        if count > 0 {
+            let of = Of::Stored { log, after: was.done, through };
+            commit = commit.with(Refer { of, into: targets.into() });
+        }
+        match self.store.commit(commit).await {
+            Ok(committed) => {
+                for outcome in committed.outcomes {
+                    if let Outcome::Referred(referred) = outcome {
+                        let reached = count - referred.missing.len() - referred.closed.len();
+                        self.events.delivered_later.add((reached * records) as u64);
+                        self.remove_stale(log, referred.missing).await;
+                    }
+                }
+                Ok(Left::More)
+            }
+            // Its subscribers are others, or it has gone: look again.
+            Err(CommitError::Declined(Declined::Moved) | CommitError::Refused(Refusal::NoSuchLog(_))) => {
+                Ok(Left::More)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What to deliver next: some records to some sessions.
+    async fn next(&self, log: LogId, source: &Source) -> Result<Option<Delivery>, SessionError> {
+        let Progress::Following { cursor: was, late } = &source.progress else { return Ok(None) };
+        let was = *was;
+        let chunk = self.targets_per_commit();
+        let count = source.targets.len().min(chunk).max(1);
+        let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(was.done) };
+        let span = match was.is_at_rest() {
+            // Those who came later begin to hear where a stretch ends.
+            true => Span { through: late.values().copied().min().unwrap_or(span.through), ..span },
+            // What some have got is what all get.
+            false => Span { through: was.through, bytes: usize::MAX, records: usize::MAX, ..span },
+        };
+        let Some((through, records)) = self.stretch(log, span).await? else { return Ok(None) };
+        let through = if was.is_at_rest() { through } else { was.through };
+        let mut rest = source.targets.above(was.reached.unwrap_or(LogId::new(0))).peekable();
+        let targets: Vec<LogId> = rest.by_ref().take(chunk).collect();
+        let now = match (rest.peek(), targets.last()) {
+            (Some(_), Some(&reached)) => Cursor { done: was.done, through, reached: Some(reached) },
+            _ => Cursor::at_rest(through),
+        };
+        let targets = targets.into_iter().filter(|target| !late.contains_key(target)).collect();
+        Ok(Some(Delivery { was, now, through, targets, records }))
+    }
+
+    /// How far a span of a source goes, and how many records that is; none when the source ends before it.
+    async fn stretch(&self, log: LogId, span: Span) -> Result<Option<(Position, usize)>, SessionError> {
+        let page = match self.store.read(log, span).await {
+            Ok(page) => page,
+            Err(ReadError::NoSuchLog(_)) => return Ok(None),
+            // What its retention has taken is not delivered any more.
+            Err(ReadError::Trimmed { floor, .. }) => return Ok(Some((floor.min(span.through), 0))),
+            Err(ReadError::Store(error)) => return Err(error.into()),
+        };
+        if span.after >= page.status.tail {
+            return Ok(None);
+        }
+        // Without records there is nothing up to the end of the span.
+        let through = page.records.last().map_or(span.through.min(page.status.tail), |last| last.position);
+        Ok(Some((through, page.records.len())))
+    }
+
+    /// As many as a reference may have, in whole units.
+    fn targets_per_commit(&self) -> usize {
+        let unit = self.options.fanout_queue_batch_size.clamp(1, limits::TARGETS_PER_COMMIT);
+        limits::TARGETS_PER_COMMIT / unit * unit
+    }
+}
+
+/// Some records for some sessions.
+struct Delivery {
+    was: Cursor,
+    now: Cursor,
+    through: Position,
+    targets: Vec<LogId>,
+    records: usize,
+}

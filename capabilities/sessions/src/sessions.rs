@@ -1,0 +1,111 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tidings_engine::{Clock, Metrics};
+use tidings_model::{LogId, limits};
+use tidings_streams::Streams;
+
+use crate::Store;
+use crate::breaker::{Breaker, BreakerOptions};
+use crate::events::Events;
+use crate::follow::Behind;
+
+/// The sessions of a server. Clones are the same sessions.
+#[derive(Clone)]
+pub struct Sessions {
+    pub(crate) streams: Streams,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) behind: Arc<Behind>,
+    breakers: Arc<Mutex<HashMap<LogId, Breaker>>>,
+}
+
+/// What an operator may set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a session lives that nobody uses.
+    pub ttl: Duration,
+    /// Sessions that a publish delivers to in one unit of acknowledgement. Not a border of a commit.
+    pub fanout_batch_size: usize,
+    /// With more subscribers than this a publish leaves the delivery to the follower.
+    pub fanout_queue_threshold: usize,
+    /// Sessions that the follower delivers to in one unit of acknowledgement and retry. A commit has whole units.
+    pub fanout_queue_batch_size: usize,
+    /// Without the follower: with more subscribers than this there is no delivery.
+    pub max_inline_fanout: usize,
+    /// A delivery during a publish that takes longer counts as failed.
+    pub fanout_timeout: Duration,
+    /// When publishes leave the delivery to the follower because it fails.
+    pub breaker: BreakerOptions,
+    /// How often sessions that have expired are cleaned up.
+    pub cleanup_interval: Duration,
+    /// Whether a publish to many leaves the delivery to the follower.
+    pub queue: bool,
+    /// Whether the id of a session must be a UUID.
+    pub require_uuid: bool,
+    /// How long records are kept in a session.
+    pub keep: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(1800),
+            fanout_batch_size: 50,
+            fanout_queue_threshold: 200,
+            fanout_queue_batch_size: 50,
+            max_inline_fanout: 1000,
+            fanout_timeout: Duration::from_millis(10_000),
+            breaker: BreakerOptions { failures: 5, recovery: Duration::from_millis(60_000) },
+            cleanup_interval: Duration::from_secs(300),
+            queue: true,
+            require_uuid: false,
+            keep: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+impl Sessions {
+    /// Sessions on these streams, which are in the same store.
+    pub fn new(streams: Streams, store: Arc<dyn Store>, options: Options, metrics: &Metrics) -> Self {
+        Self {
+            clock: streams.clock().clone(),
+            streams,
+            store,
+            options: Arc::new(options),
+            events: Arc::new(Events::new(metrics)),
+            behind: Arc::default(),
+            breakers: Arc::default(),
+        }
+    }
+
+    /// The streams they stand on.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    /// What the operator set.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    fn breakers(&self) -> MutexGuard<'_, HashMap<LogId, Breaker>> {
+        self.breakers.lock().expect("nobody panics while holding the breakers")
+    }
+
+    /// Does something with the breaker of a source. Most have nothing to remember and are not kept.
+    pub(crate) fn with_breaker<R>(&self, source: LogId, act: impl FnOnce(&mut Breaker) -> R) -> R {
+        let mut breakers = self.breakers();
+        let mut breaker = breakers.get(&source).copied().unwrap_or_default();
+        let result = act(&mut breaker);
+        if breaker.is_idle() {
+            breakers.remove(&source);
+        } else if breakers.len() < limits::BREAKERS || breakers.contains_key(&source) {
+            breakers.insert(source, breaker);
+        }
+        result
+    }
+}

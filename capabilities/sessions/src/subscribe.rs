@@ -1,0 +1,173 @@
+//! A session begins to hear a source, and stops.
+
+use std::sync::Arc;
+
+use tidings_engine::log::{Commit, CommitError, Operation, Weight};
+use tidings_model::{LogId, ProjectId, StreamId, Timestamp};
+use tidings_streams::table::Declined as StreamDeclined;
+use tidings_streams::{
+    Change as StreamChange, Expiry, Floor, Found, Life, Owner, Retained, Retention, Stream, StreamError,
+    StreamKey,
+};
+
+use crate::table::{Change, Is};
+use crate::{Declined, SessionError, Sessions};
+
+/// How often something that met a change by others looks again.
+pub(crate) const ATTEMPTS: usize = 16;
+
+/// Who wants to hear what.
+#[derive(Clone, Debug)]
+pub struct SubscribeRequest {
+    /// In this project
+    pub project: ProjectId,
+    /// this session
+    pub session: StreamId,
+    /// this stream,
+    pub source: StreamId,
+    /// in envelopes or not; none leaves that as it is, which is not at first.
+    pub envelope: Option<bool>,
+}
+
+/// A session hears a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscribed {
+    /// When the session expires if nobody uses it.
+    pub expires_at: Timestamp,
+    /// Whether the session has just begun.
+    pub is_new: bool,
+}
+
+impl Sessions {
+    /// Lets a session hear a source, and begins the session if there is none. All of it in one commit.
+    pub async fn subscribe(&self, request: &SubscribeRequest) -> Result<Subscribed, SessionError> {
+        let began = self.clock.elapsed();
+        for _ in 0..ATTEMPTS {
+            let Some(subscribed) = self.try_subscribe(request).await? else { continue };
+            let took = self.clock.elapsed().saturating_sub(began);
+            self.events.subscribe.took(took);
+            if subscribed.is_new {
+                self.events.session_create.took(took);
+            }
+            return Ok(subscribed);
+        }
+        Err(SessionError::Contended)
+    }
+
+    /// None when somebody else changed what it rests on.
+    async fn try_subscribe(&self, request: &SubscribeRequest) -> Result<Option<Subscribed>, SessionError> {
+        let key = |id: &StreamId| StreamKey { project: request.project.clone(), id: id.clone() };
+        let (session_key, source_key) = (key(&request.session), key(&request.source));
+        let source = match self.streams.describe(&source_key).await {
+            Err(StreamError::NotFound | StreamError::Gone) => return Err(SessionError::SourceNotFound),
+            source => source?,
+        };
+        if source.stream.owner == Owner::Session {
+            return Err(SessionError::SourceIsSession);
+        }
+        if request.envelope == Some(true) && !source.stream.content_type.is_json() {
+            return Err(SessionError::EnvelopeNeedsJson);
+        }
+        let now = self.clock.now();
+        let mut commit = Commit::new()
+            .changing(Change::Streams(StreamChange::Expect { key: source_key, log: source.stream.log }));
+        let (session, session_is) = match self.streams.occupant(&session_key).await? {
+            Some(found) => {
+                fits(&found, &source)?;
+                let renewal = self.streams.touch(&session_key, &found.stream);
+                commit.changes.extend(renewal.map(Change::Streams));
+                (found.stream.log, Is::There)
+            }
+            None => {
+                let log = self.store.reserve().await?;
+                let stream = self.new_stream(log, &source.stream, now);
+                let create = StreamChange::Create { key: session_key, stream };
+                commit = commit.with(Operation::create(log)).changing(Change::Streams(create));
+                (log, Is::New)
+            }
+        };
+        let commit = commit.changing(Change::Subscribe {
+            session,
+            session_is,
+            source: source.stream.log,
+            id: request.source.clone(),
+            at: now,
+            since: source.status.tail,
+            envelope: request.envelope,
+        });
+        match self.store.commit(commit).await {
+            Ok(_) => {
+                // Somebody who had seen no subscriber yet may have appended meanwhile.
+                self.behind.add(source.stream.log);
+                let expires_at = now + self.options.ttl;
+                Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
+            }
+            Err(CommitError::Declined(
+                Declined::Moved | Declined::Streams(StreamDeclined::Exists | StreamDeclined::NotThere),
+            )) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn new_stream(&self, log: LogId, source: &Stream, now: Timestamp) -> Stream {
+        let limits = Retention { age: Some(self.options.keep), ..Retention::default() };
+        let retained = Retained { limits, inherited: Weight::default(), floor: Floor::default() };
+        let expiry = Expiry::Idle(self.options.ttl);
+        Stream {
+            log,
+            content_type: source.content_type.clone(),
+            expiry,
+            expires_at: expiry.from(now),
+            created_at: now,
+            fork: None,
+            forks: 0,
+            life: Life::Active,
+            owner: Owner::Session,
+            retained: Some(Box::new(retained)),
+        }
+    }
+
+    /// Ends that a session hears a source. It need not have.
+    pub async fn unsubscribe(
+        &self,
+        project: &ProjectId,
+        session: &StreamId,
+        source: &StreamId,
+    ) -> Result<(), SessionError> {
+        let began = self.clock.elapsed();
+        if let Some((session, row)) = self.find(project, session).await?
+            && let Some(subscription) = row.subscriptions().find(|subscription| subscription.id == *source)
+        {
+            let change = Change::Unsubscribe { session, source: subscription.source };
+            self.store.commit(Commit::new().changing(change)).await?;
+        }
+        self.events.unsubscribe.took(self.clock.elapsed().saturating_sub(began));
+        Ok(())
+    }
+
+    async fn find(
+        &self,
+        project: &ProjectId,
+        session: &StreamId,
+    ) -> Result<Option<(LogId, Arc<crate::Session>)>, SessionError> {
+        let key = StreamKey { project: project.clone(), id: session.clone() };
+        let found = match self.streams.describe(&key).await {
+            Err(StreamError::NotFound | StreamError::Gone) => return Ok(None),
+            found => found?,
+        };
+        let row = self.store.session(found.stream.log).await?;
+        Ok(row.map(|row| (found.stream.log, row)))
+    }
+}
+
+/// Whether what a source has can stand in a stream that is there.
+fn fits(session: &Found, source: &Found) -> Result<(), SessionError> {
+    if session.stream.owner != Owner::Session {
+        return Err(SessionError::NotASession);
+    }
+    let (session, source_type) = (&session.stream.content_type, &source.stream.content_type);
+    if session.same_media_type(source_type) {
+        return Ok(());
+    }
+    Err(SessionError::ContentTypeMismatch { session: session.clone(), source_type: source_type.clone() })
+}

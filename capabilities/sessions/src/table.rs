@@ -1,0 +1,565 @@
+//! What is stored of sessions beside their streams: who hears what, from both sides, and how far fan-out has come.
+//!
+//! A log is a session's, a source's or neither. A source's row has its subscribers as a list of their logs and says how
+//! its records reach them ([`Progress`]); a session's row has what it subscribes to. Both rows of a subscription are
+//! changed by one [`Change`], so that neither is ever seen without the other. When a stream ends, what is known of its log
+//! ends with it: [`Table::heed`] is called with each change of streams.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::plan::LogHash;
+use tidings_engine::log::{self, Carries, Commits, Memory, StoreError, Tables};
+use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
+
+use crate::targets::Targets;
+
+/// What sessions need of a store beside its logs.
+pub trait Store: Commits<Table> {
+    /// What is known of a log as a source.
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>>;
+
+    /// What is known of a log as that of a session.
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>>;
+
+    /// Sources whose records are delivered by the follower.
+    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
+}
+
+/// A session: what it hears, and what it has heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    /// In the order of their sources.
+    subscriptions: Vec<Subscription>,
+}
+
+impl Session {
+    /// What it hears now.
+    pub fn subscriptions(&self) -> impl Iterator<Item = &Subscription> {
+        self.subscriptions.iter().filter(|subscription| subscription.state == Hearing::Active)
+    }
+
+    /// What it hears, or has heard, of a source.
+    pub fn of(&self, source: LogId) -> Option<&Subscription> {
+        self.find(source).ok().map(|at| &self.subscriptions[at])
+    }
+
+    /// What there is to store of it.
+    pub fn rows(&self) -> &[Subscription] {
+        &self.subscriptions
+    }
+
+    fn find(&self, source: LogId) -> Result<usize, usize> {
+        self.subscriptions.binary_search_by_key(&source, |subscription| subscription.source)
+    }
+
+    /// Ends a subscription. How its records are shown is kept as long as they may be read.
+    fn end(&mut self, source: LogId) {
+        let Ok(at) = self.find(source) else { return };
+        if self.subscriptions[at].envelopes.is_empty() {
+            self.subscriptions.remove(at);
+        } else {
+            self.subscriptions[at].state = Hearing::Ended;
+        }
+    }
+}
+
+/// What a session hears of one source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    /// The source's log.
+    pub source: LogId,
+    /// The source's name.
+    pub id: StreamId,
+    /// Since when.
+    pub at: Timestamp,
+    /// Whether it still does.
+    pub state: Hearing,
+    /// After which positions of the source its records are shown in an envelope, and after which bare. Bare at first.
+    pub envelopes: Vec<(Position, bool)>,
+}
+
+/// Whether a session still hears a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// It does.
+    Active,
+    /// It did, and what it heard is to be shown as it was.
+    Ended,
+}
+
+impl Subscription {
+    /// Whether a record at this position of the source is shown in an envelope.
+    pub fn envelope_at(&self, position: Position) -> bool {
+        self.envelopes
+            .iter()
+            .rev()
+            .find(|(after, _)| *after < position)
+            .is_some_and(|(_, envelope)| *envelope)
+    }
+
+    /// Whether records that come now are.
+    pub fn envelope(&self) -> bool {
+        self.envelopes.last().is_some_and(|(_, envelope)| *envelope)
+    }
+
+    fn show(&mut self, envelope: bool, after: Position) {
+        if self.envelope() == envelope {
+            return;
+        }
+        // Those after which nothing came do not matter any more.
+        self.envelopes.retain(|(earlier, _)| *earlier < after);
+        self.envelopes.push((after, envelope));
+        if self.envelopes.len() > limits::ENVELOPE_CHANGES {
+            self.envelopes.remove(0);
+        }
+    }
+}
+
+/// A stream that sessions hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name.
+    pub id: StreamId,
+    /// Another number whenever its subscribers are others.
+    pub version: u64,
+    /// The logs of its subscribers.
+    pub targets: Targets,
+    /// How its records reach them.
+    pub progress: Progress,
+}
+
+/// How the records of a source reach its subscribers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Each with the commit that appends it. There is nothing left to do for what is there.
+    Inline,
+    /// By the follower, which has come so far.
+    Following {
+        /// So far.
+        cursor: Cursor,
+        /// Subscribers that came when there were records still to be delivered, and after which they begin to hear.
+        late: BTreeMap<LogId, Position>,
+    },
+}
+
+impl Progress {
+    fn following(done: Position) -> Self {
+        Self::Following { cursor: Cursor::at_rest(done), late: BTreeMap::new() }
+    }
+}
+
+/// How far the follower has come with a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Records up to this are delivered to all.
+    pub done: Position,
+    /// Those up to this are delivered to some:
+    pub through: Position,
+    /// to subscribers up to this log.
+    pub reached: Option<LogId>,
+}
+
+impl Cursor {
+    /// Nothing is delivered in part.
+    pub fn at_rest(done: Position) -> Self {
+        Self { done, through: done, reached: None }
+    }
+
+    /// Whether nothing is delivered in part.
+    pub fn is_at_rest(&self) -> bool {
+        self.reached.is_none()
+    }
+}
+
+/// What can happen to sessions.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Something happens to streams in the same commit.
+    Streams(tidings_streams::Change),
+    /// A session hears a source from now on, or hears it in another shape.
+    Subscribe {
+        /// The session.
+        session: LogId,
+        /// Whether it is there already.
+        session_is: Is,
+        /// The source.
+        source: LogId,
+        /// The source's name.
+        id: StreamId,
+        /// Now.
+        at: Timestamp,
+        /// The source's tail.
+        since: Position,
+        /// Whether records are shown in an envelope; none leaves that as it is.
+        envelope: Option<bool>,
+    },
+    /// A session does not hear a source any more. Changes nothing if it did not.
+    Unsubscribe {
+        /// The session.
+        session: LogId,
+        /// The source.
+        source: LogId,
+    },
+    /// Nothing happens; but the rest of the commit is only made if records of the source reach its subscribers so.
+    Expect {
+        /// The source.
+        source: LogId,
+        /// So.
+        expected: Expected,
+    },
+    /// Records of a source after this position, its tail, are left to the follower.
+    Follow {
+        /// The source.
+        source: LogId,
+        /// The tail.
+        after: Position,
+    },
+    /// The follower has delivered everything up to this position, the tail, and has nothing more to do.
+    Rest {
+        /// The source.
+        source: LogId,
+        /// Its subscribers as they were.
+        version: u64,
+        /// The tail.
+        at: Position,
+    },
+    /// The follower has come further.
+    Advance {
+        /// With this source.
+        source: LogId,
+        /// It was here.
+        was: Cursor,
+        /// It is here.
+        now: Cursor,
+    },
+    /// A source as it was written down, without its subscribers.
+    RestoreSource {
+        /// Its log.
+        source: LogId,
+        /// Its name.
+        id: StreamId,
+        /// How its records reach its subscribers.
+        progress: Progress,
+    },
+    /// A session as it was written down. Its sources are there.
+    RestoreSession {
+        /// Its log.
+        session: LogId,
+        /// What it subscribes to.
+        subscriptions: Vec<Subscription>,
+    },
+}
+
+/// Whether a session is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Is {
+    /// It begins with the commit.
+    New,
+    /// It is.
+    There,
+}
+
+/// How records of a source reach its subscribers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// With the commit that appends them, and the subscribers are those of this version.
+    Inline {
+        /// The version.
+        version: u64,
+    },
+    /// By the follower.
+    Following,
+}
+
+/// Why the table refuses a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Declined {
+    /// Streams refuse theirs.
+    #[error(transparent)]
+    Streams(#[from] tidings_streams::table::Declined),
+    /// It is not as it was when somebody looked.
+    #[error("somebody else changed it")]
+    Moved,
+    /// The source is itself a session.
+    #[error("a session cannot be subscribed to")]
+    SourceIsSession,
+    /// The session hears as much as it may.
+    #[error("a session subscribes to at most {} streams", limits::SOURCES_PER_SESSION)]
+    TooManySources,
+    /// The source has as many subscribers as it may.
+    #[error("a stream has at most {} subscribers", limits::SUBSCRIBERS_PER_SOURCE)]
+    TooManySubscribers,
+}
+
+impl log::Change for Change {
+    type Refusal = Declined;
+}
+
+/// All sessions and sources, in memory.
+#[derive(Debug, Default)]
+pub struct Table {
+    sessions: HashMap<LogId, Arc<Session>, LogHash>,
+    sources: HashMap<LogId, Arc<Source>, LogHash>,
+    following: BTreeSet<LogId>,
+}
+
+impl Table {
+    /// See [`Store::source`].
+    pub fn source(&self, log: LogId) -> Option<&Arc<Source>> {
+        self.sources.get(&log)
+    }
+
+    /// See [`Store::session`].
+    pub fn session(&self, log: LogId) -> Option<&Arc<Session>> {
+        self.sessions.get(&log)
+    }
+
+    /// See [`Store::following`].
+    pub fn following(&self) -> Vec<LogId> {
+        self.following.iter().copied().collect()
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// Changes that make the same table from an empty one.
+    pub fn written(&self) -> Vec<Change> {
+        let source = |(&source, row): (&LogId, &Arc<Source>)| Change::RestoreSource {
+            source,
+            id: row.id.clone(),
+            progress: row.progress.clone(),
+        };
+        let session = |(&session, row): (&LogId, &Arc<Session>)| Change::RestoreSession {
+            session,
+            subscriptions: row.subscriptions.clone(),
+        };
+        self.sources.iter().map(source).chain(self.sessions.iter().map(session)).collect()
+    }
+
+    /// Keeps in step with what happens to streams: nothing is known of a log whose stream has ended.
+    pub fn heed(&mut self, change: &tidings_streams::Change) {
+        use tidings_streams::Change as Stream;
+        match change {
+            Stream::Remove { log, .. } => {
+                self.end_source(*log);
+                self.silence(*log);
+                self.sessions.remove(log);
+            }
+            // Its forks go on showing what it has heard.
+            Stream::Retire { log, .. } => {
+                self.end_source(*log);
+                self.silence(*log);
+            }
+            Stream::Create { .. } | Stream::Expect { .. } | Stream::Renew { .. } | Stream::Trim { .. } => {}
+        }
+    }
+
+    /// Ends all subscriptions of a session.
+    fn silence(&mut self, session: LogId) {
+        let Some(row) = self.sessions.get(&session) else { return };
+        let sources: Vec<_> = row.subscriptions().map(|subscription| subscription.source).collect();
+        for source in sources {
+            self.unsubscribe(session, source);
+        }
+    }
+
+    fn end_source(&mut self, source: LogId) {
+        let Some(row) = self.sources.remove(&source) else { return };
+        self.following.remove(&source);
+        for session in row.targets.iter() {
+            if let Some(session) = self.sessions.get_mut(&session) {
+                Arc::make_mut(session).end(source);
+            }
+        }
+    }
+
+    fn unsubscribe(&mut self, session: LogId, source: LogId) {
+        if let Some(row) = self.sessions.get_mut(&session) {
+            Arc::make_mut(row).end(source);
+        }
+        let Some(row) = self.sources.get_mut(&source) else { return };
+        let row = Arc::make_mut(row);
+        if row.targets.remove(session) {
+            row.version += 1;
+        }
+        if let Progress::Following { late, .. } = &mut row.progress {
+            late.remove(&session);
+        }
+        if row.targets.is_empty() {
+            self.sources.remove(&source);
+            self.following.remove(&source);
+        }
+    }
+
+    /// The row of a source, new if there is none. What comes to a new one while nobody has looked at it yet is found by
+    /// the follower.
+    fn source_row(&mut self, source: LogId, id: StreamId, since: Position) -> &mut Source {
+        let following = &mut self.following;
+        let row = self.sources.entry(source).or_insert_with(|| {
+            following.insert(source);
+            let progress = Progress::following(since);
+            Arc::new(Source { id, version: 0, targets: Targets::default(), progress })
+        });
+        Arc::make_mut(row)
+    }
+
+    fn enter(&mut self, session: LogId, source: LogId, id: StreamId, since: Position) -> StreamId {
+        let row = self.source_row(source, id, since);
+        if row.targets.insert(session) {
+            row.version += 1;
+            if let Progress::Following { cursor, late } = &mut row.progress
+                && since > cursor.done
+            {
+                late.insert(session, since);
+            }
+        }
+        // One text for all who hear it.
+        row.id.clone()
+    }
+
+    fn judge_subscribe(&self, session: LogId, is: Is, source: LogId) -> Result<(), Declined> {
+        if self.sessions.contains_key(&source) {
+            return Err(Declined::SourceIsSession);
+        }
+        let known = self.sessions.get(&session);
+        if known.is_some() != (is == Is::There) || self.sources.contains_key(&session) {
+            return Err(Declined::Moved);
+        }
+        let knows_source = known.is_some_and(|known| known.find(source).is_ok());
+        if !knows_source
+            && known.is_some_and(|known| known.subscriptions.len() >= limits::SOURCES_PER_SESSION)
+        {
+            return Err(Declined::TooManySources);
+        }
+        let full = |row: &Arc<Source>| {
+            row.targets.len() >= limits::SUBSCRIBERS_PER_SOURCE && !row.targets.contains(session)
+        };
+        if self.sources.get(&source).is_some_and(full) { Err(Declined::TooManySubscribers) } else { Ok(()) }
+    }
+
+    fn judge_source(&self, source: LogId, holds: impl Fn(&Source) -> bool) -> Result<(), Declined> {
+        let found = self.sources.get(&source);
+        if found.is_some_and(|row| holds(row)) { Ok(()) } else { Err(Declined::Moved) }
+    }
+
+    fn set_progress(&mut self, source: LogId, progress: Progress) {
+        let Some(row) = self.sources.get_mut(&source) else { return };
+        match progress {
+            Progress::Inline => self.following.remove(&source),
+            Progress::Following { .. } => self.following.insert(source),
+        };
+        Arc::make_mut(row).progress = progress;
+    }
+
+    fn restore_session(&mut self, session: LogId, mut subscriptions: Vec<Subscription>) {
+        for subscription in &mut subscriptions {
+            let Subscription { source, state, .. } = *subscription;
+            if let (Hearing::Active, Some(row)) = (state, self.sources.get_mut(&source)) {
+                Arc::make_mut(row).targets.insert(session);
+                subscription.id = row.id.clone();
+            }
+        }
+        self.sessions.insert(session, Arc::new(Session { subscriptions }));
+    }
+}
+
+impl Tables for Table {
+    type Change = Change;
+
+    fn judge(&self, change: &Change) -> Result<(), Declined> {
+        match change {
+            Change::Streams(_) | Change::Unsubscribe { .. } => Ok(()),
+            Change::RestoreSource { .. } | Change::RestoreSession { .. } => Ok(()),
+            Change::Subscribe { session, session_is, source, .. } => {
+                self.judge_subscribe(*session, *session_is, *source)
+            }
+            Change::Expect { source, expected } => self.judge_source(*source, |row| match *expected {
+                Expected::Inline { version } => row.progress == Progress::Inline && row.version == version,
+                Expected::Following => row.progress != Progress::Inline,
+            }),
+            Change::Follow { source, .. } => {
+                self.judge_source(*source, |row| row.progress == Progress::Inline)
+            }
+            Change::Rest { source, version, at } => self.judge_source(*source, |row| match &row.progress {
+                Progress::Inline => false,
+                Progress::Following { cursor, .. } => {
+                    *cursor == Cursor::at_rest(*at) && row.version == *version
+                }
+            }),
+            Change::Advance { source, was, .. } => self.judge_source(*source, |row| match &row.progress {
+                Progress::Inline => false,
+                Progress::Following { cursor, .. } => cursor == was,
+            }),
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Streams(_) | Change::Expect { .. } => {}
+            Change::Subscribe { session, source, id, at, since, envelope, .. } => {
+                let id = self.enter(session, source, id, since);
+                let row = Arc::make_mut(self.sessions.entry(session).or_default());
+                let place = match row.find(source) {
+                    Ok(place) => place,
+                    Err(place) => {
+                        let state = Hearing::Ended;
+                        let fresh = Subscription { source, id: id.clone(), at, state, envelopes: Vec::new() };
+                        row.subscriptions.insert(place, fresh);
+                        place
+                    }
+                };
+                let subscription = &mut row.subscriptions[place];
+                let envelope = match subscription.state {
+                    Hearing::Active => envelope,
+                    Hearing::Ended => {
+                        subscription.at = at;
+                        Some(envelope.unwrap_or(false))
+                    }
+                };
+                (subscription.state, subscription.id) = (Hearing::Active, id);
+                if let Some(envelope) = envelope {
+                    subscription.show(envelope, since);
+                }
+            }
+            Change::Unsubscribe { session, source } => self.unsubscribe(session, source),
+            Change::Follow { source, after } => self.set_progress(source, Progress::following(after)),
+            Change::Rest { source, .. } => self.set_progress(source, Progress::Inline),
+            Change::Advance { source, now, .. } => {
+                let Some(row) = self.sources.get_mut(&source) else { return };
+                if let Progress::Following { cursor, late } = &mut Arc::make_mut(row).progress {
+                    *cursor = now;
+                    late.retain(|_, since| *since > now.done);
+                }
+            }
+            Change::RestoreSource { source, id, progress } => {
+                self.source_row(source, id, Position::ZERO);
+                self.set_progress(source, progress);
+            }
+            Change::RestoreSession { session, subscriptions } => self.restore_session(session, subscriptions),
+        }
+    }
+}
+
+impl<T: Carries<Table>> Store for Memory<T> {
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().source(log).cloned()))).boxed()
+    }
+
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().session(log).cloned()))).boxed()
+    }
+
+    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().following()))).boxed()
+    }
+}
