@@ -145,6 +145,7 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     bus: Bus,
     channels: Channels,
+    sessions: Sessions,
     lives: Arc<Lives>,
     clock: Arc<dyn Clock>,
     projects: Projects,
@@ -196,7 +197,7 @@ impl Server {
         let metrics_access = options.observe.metrics_access;
         let api = Api {
             streams,
-            sessions,
+            sessions: sessions.clone(),
             gate,
             chance,
             drained,
@@ -240,6 +241,7 @@ impl Server {
             metrics_address,
             bus,
             channels,
+            sessions,
             lives,
             clock,
             projects,
@@ -287,6 +289,11 @@ impl Server {
     /// Who listens to what.
     pub fn channels(&self) -> &Channels {
         &self.channels
+    }
+
+    /// Its sessions.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// All answers that stay.

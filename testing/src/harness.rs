@@ -252,3 +252,18 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         panic!("waited in vain until {what}");
     }
 }
+
+/// Waits for something that other tasks or processes bring about, and that takes a request to see.
+///
+/// # Panics
+/// When it does not come about within half a minute.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(30), waiting).await.is_err() {
+        panic!("waited in vain until {what}");
+    }
+}

@@ -32,6 +32,8 @@ pub struct Behind {
 #[derive(Default)]
 struct Waiting {
     order: VecDeque<LogId>,
+    /// One that is being looked after.
+    busy: bool,
     known: HashSet<LogId>,
 }
 
@@ -47,9 +49,15 @@ impl Behind {
 
     fn take(&self) -> Option<LogId> {
         let mut waiting = self.waiting.lock().expect("nobody panics while holding it");
-        let source = waiting.order.pop_front()?;
-        waiting.known.remove(&source);
-        Some(source)
+        let source = waiting.order.pop_front();
+        waiting.busy = source.is_some();
+        waiting.known.remove(&source?);
+        source
+    }
+
+    fn is_empty(&self) -> bool {
+        let waiting = self.waiting.lock().expect("nobody panics while holding it");
+        waiting.order.is_empty() && !waiting.busy
     }
 }
 
@@ -88,6 +96,11 @@ impl Sessions {
                 }
             }
         }
+    }
+
+    /// Whether the follower has nothing to do.
+    pub fn is_at_rest(&self) -> bool {
+        self.behind.is_empty()
     }
 
     /// Makes one commit for a source, if something is left.

@@ -776,17 +776,17 @@ async fn an_application_can_decide_instead_and_is_asked_again_about_readers() {
     let mut events = Events::of(answer(request).await);
     assert_eq!(events.next().await.expect("a first event").name, "control");
     let asked = doorman.asked.load(Ordering::SeqCst);
-    until("the reader and its watch wait", || server.clock.sleepers() == 3).await;
+    until("the reader and its watch wait", || server.clock.sleepers() == 4).await;
     server.clock.advance(Duration::from_secs(4));
     until("it is asked again", || doorman.asked.load(Ordering::SeqCst) == asked + 1).await;
-    until("the watch waits", || server.clock.sleepers() == 3).await;
+    until("the watch waits", || server.clock.sleepers() == 4).await;
     doorman.shut.store(true, Ordering::SeqCst);
     server.clock.advance(Duration::from_secs(4));
     until("it is asked once more", || doorman.asked.load(Ordering::SeqCst) == asked + 2).await;
-    until("the server waits", || server.clock.sleepers() == 2).await;
+    until("the server waits", || server.clock.sleepers() == 3).await;
     server.clock.advance(Duration::from_secs(1));
     assert_eq!(events.next().await, None);
-    until("nothing is left of the reader", || server.clock.sleepers() == 2).await;
+    until("nothing is left of the reader", || server.clock.sleepers() == 3).await;
     assert_eq!(
         answer(server.request(Method::GET, "/v1/projects").bearer_auth(ADMIN_KEY)).await.status(),
         200

@@ -172,7 +172,7 @@ async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
     let head =
         "POST /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\r\n";
     socket.write_all(head.as_bytes()).await.expect("written");
-    until("the server waits for the body", || server.clock.sleepers() == 2).await;
+    until("the server waits for the body", || server.clock.sleepers() == 3).await;
     server.clock.advance(limits::BODY_GRACE);
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.expect("the connection ends");

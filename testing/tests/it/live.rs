@@ -7,8 +7,8 @@ use serde_json::json;
 use tidings_testing::sse::Events;
 use tidings_testing::{Harness, until};
 
-/// The server's own sleepers: its sweep, and the one that asks live readers whether they may go on.
-const SLEEPERS: usize = 2;
+/// The server's own sleepers: its sweeps of streams and of sessions, and the one that asks live readers whether they may go on.
+const SLEEPERS: usize = 3;
 
 /// Waits until so many long-polls wait.
 async fn waiting(server: &Harness, polls: usize) {

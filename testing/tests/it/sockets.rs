@@ -146,7 +146,7 @@ async fn a_websocket_that_answers_no_ping_is_given_up() {
     assert_eq!(server.server().lives().len(), 1);
     // And then not any more: half open, as far as the server can see.
     for _ in 0..100 {
-        until("the server asks", || server.clock.sleepers() == 2).await;
+        until("the server asks", || server.clock.sleepers() == 3).await;
         server.clock.advance(Duration::from_secs(1));
     }
     nobody_is_left(&server).await;
@@ -242,7 +242,7 @@ async fn readers_that_stop_reading_are_told_and_cut_and_nobody_else_notices() {
     flood(&server, "/v1/stream/s").await;
     let mut healthy = hearing.await.expect("the healthy one heard all of it");
     for _ in 0..17 {
-        until("the server asks", || server.clock.sleepers() == 2).await;
+        until("the server asks", || server.clock.sleepers() == 3).await;
         server.clock.advance(Duration::from_secs(1));
     }
     until("those who stopped are cut", || server.server().lives().len() == 1).await;

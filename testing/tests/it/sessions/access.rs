@@ -1,1 +1,197 @@
-//! (being written)
+//! Who may do what with sessions.
+
+use std::time::Duration;
+
+use tidings_auth::{Claims, Key, Resources, Scope};
+use tidings_engine::Clock;
+use tidings_model::{Pattern, ProjectId};
+use tidings_testing::sse::Events;
+use tidings_testing::{ADMIN_KEY, Doors};
+
+use super::*;
+
+const KEY: &str = "the-signing-key-of-app";
+
+async fn closed() -> Harness {
+    let doors =
+        Doors::Closed { created: vec![("app", KEY), ("other", "the-signing-key-of-other")], given: vec![] };
+    let server = Harness::with(Setup { doors, ..Setup::default() }).await;
+    let write = token(&server, Scope::Write, Resources::default());
+    for source in ["news", "sport"] {
+        let put = server.put(&format!("/v1/app/stream/{source}")).header("content-type", "text/plain");
+        assert_eq!(answer(put.bearer_auth(&write)).await.status(), 201);
+    }
+    for session in ["alice", "bob"] {
+        assert_eq!(answer(subscribing(&server, session, "news").bearer_auth(&write)).await.status(), 201);
+    }
+    server
+}
+
+fn token(server: &Harness, scope: Scope, resources: Resources) -> String {
+    let claims = Claims {
+        project: ProjectId::parse("app").expect("a valid id"),
+        user: None,
+        scope,
+        expires_at: server.clock.now() + Duration::from_secs(3600),
+        not_before: None,
+        resources,
+    };
+    claims.sign(&Key::parse(KEY).expect("a valid key"))
+}
+
+fn of_session(session: &str) -> Resources {
+    Resources { session: Some(session.into()), ..Resources::default() }
+}
+
+fn of_streams(globs: &[&str]) -> Resources {
+    let globs = globs.iter().map(|glob| Pattern::parse(glob).expect("a valid glob")).collect();
+    Resources { streams: Some(globs), ..Resources::default() }
+}
+
+/// One request of each kind about a session and a source.
+fn requests(server: &Harness, session: &str) -> [(&'static str, RequestBuilder); 7] {
+    [
+        ("subscribe", subscribing(server, session, "news")),
+        ("get", server.request(Method::GET, &format!("/v1/app/session/{session}"))),
+        ("touch", server.post(&format!("/v1/app/session/{session}/touch"))),
+        ("read", server.request(Method::GET, &format!("/v1/app/stream/session:{session}"))),
+        ("publish", publishing(server, "news", "x")),
+        ("unsubscribe", unsubscribing(server, session, "sport")),
+        ("delete", server.request(Method::DELETE, &format!("/v1/app/session/{session}"))),
+    ]
+}
+
+async fn allowed(server: &Harness, session: &str, token: &str) -> Vec<&'static str> {
+    let mut allowed = Vec::new();
+    for (name, request) in requests(server, session) {
+        let answer = answer(request.bearer_auth(token)).await;
+        match answer.status().as_u16() {
+            200..=299 => allowed.push(name),
+            403 => assert_eq!(body(answer).await["error"]["code"], "forbidden", "{name}"),
+            other => panic!("{name}: {other}"),
+        }
+    }
+    allowed
+}
+
+#[tokio::test]
+async fn each_operation_needs_its_scope() {
+    let reading = vec!["subscribe", "get", "touch", "read"];
+    let all = vec!["subscribe", "get", "touch", "read", "publish", "unsubscribe", "delete"];
+    for (scope, expected) in [(Scope::Read, &reading), (Scope::Write, &all), (Scope::Manage, &all)] {
+        let server = closed().await;
+        let token = token(&server, scope, Resources::default());
+        assert_eq!(allowed(&server, "alice", &token).await, *expected, "{scope:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_token_is_for_its_session_whatever_its_scope() {
+    for scope in [Scope::Read, Scope::Write, Scope::Manage] {
+        let server = closed().await;
+        let token = token(&server, scope, of_session("alice"));
+        let own = ["subscribe", "get", "touch", "read", "unsubscribe"];
+        assert_eq!(allowed(&server, "alice", &token).await, own, "{scope:?}");
+        assert!(allowed(&server, "bob", &token).await.is_empty(), "{scope:?}");
+    }
+    let server = closed().await;
+    let narrow = Resources { session: Some("alice".into()), ..of_streams(&["sport"]) };
+    let narrow = token(&server, Scope::Read, narrow);
+    let status =
+        async |source| answer(subscribing(&server, "alice", source).bearer_auth(&narrow)).await.status();
+    assert_eq!(status("sport").await, 200);
+    assert_eq!(status("news").await, 403);
+}
+
+#[tokio::test]
+async fn tokens_for_some_streams_are_for_those_as_sources() {
+    let server = closed().await;
+    let sport = token(&server, Scope::Write, of_streams(&["sport"]));
+    let status = async |request: RequestBuilder| answer(request.bearer_auth(&sport)).await.status();
+    assert_eq!(status(subscribing(&server, "alice", "sport")).await, 200);
+    assert_eq!(status(subscribing(&server, "alice", "news")).await, 403);
+    assert_eq!(status(publishing(&server, "sport", "x")).await, 204);
+    assert_eq!(status(publishing(&server, "news", "x")).await, 403);
+    for path in ["/v1/app/session/alice", "/v1/app/stream/alice"] {
+        assert_eq!(status(server.request(Method::GET, path)).await, 403, "{path} is not named");
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_told_apart_from_those_who_may_not() {
+    let server = closed().await;
+    for (name, request) in requests(&server, "alice") {
+        let answer = answer(request).await;
+        assert_eq!(answer.status(), 401, "{name}");
+        assert_eq!(body(answer).await["error"]["code"], "token_missing", "{name}");
+    }
+    let foreign = Claims {
+        project: ProjectId::parse("other").expect("a valid id"),
+        user: None,
+        scope: Scope::Manage,
+        expires_at: server.clock.now() + Duration::from_secs(3600),
+        not_before: None,
+        resources: Resources::default(),
+    };
+    let foreign = foreign.sign(&Key::parse("the-signing-key-of-other").expect("a valid key"));
+    for (name, request) in requests(&server, "alice") {
+        let status = answer(request.bearer_auth(&foreign)).await.status().as_u16();
+        assert!(matches!(status, 401 | 403), "{name}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn an_api_key_may_publish_and_nothing_else() {
+    let server = closed().await;
+    let new = server.post("/v1/projects").bearer_auth(ADMIN_KEY).json(&json!({ "project": "shop" }));
+    let new = body(answer(new).await).await;
+    let (api_key, signing) = (new["apiKey"].as_str().expect("a key"), new["key"].as_str().expect("a key"));
+    let claims = Claims {
+        project: ProjectId::parse("shop").expect("a valid id"),
+        user: None,
+        scope: Scope::Write,
+        expires_at: server.clock.now() + Duration::from_secs(60),
+        not_before: None,
+        resources: Resources::default(),
+    };
+    let write = claims.sign(&Key::parse(signing).expect("a valid key"));
+    let put = server.put("/v1/shop/stream/orders").header("content-type", "text/plain").bearer_auth(write);
+    assert_eq!(answer(put).await.status(), 201);
+    let publish = server.post("/v1/shop/publish/orders").header("content-type", "text/plain").body("x");
+    assert_eq!(answer(publish.bearer_auth(api_key)).await.status(), 204);
+    let pair = json!({ "sessionId": "alice", "streamId": "orders" });
+    let subscribe = server.post("/v1/shop/subscribe").json(&pair).bearer_auth(api_key);
+    assert_eq!(answer(subscribe).await.status(), 403);
+}
+
+#[tokio::test]
+async fn a_reader_whose_token_expires_is_cut() {
+    let server = closed().await;
+    let token = token(&server, Scope::Read, of_session("alice"));
+    let read = server.request(Method::GET, "/v1/app/stream/alice?offset=-1&live=sse").bearer_auth(token);
+    let mut events = Events::of(answer(read).await);
+    assert!(events.next().await.is_some());
+    server.clock.advance(Duration::from_secs(3600));
+    while events.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn browsers_may_see_how_it_was_fanned_out_where_the_project_lets_them() {
+    let server = Harness::start().await;
+    create(&server, "news", "text/plain").await;
+    let publish = answer(publishing(&server, "news", "x").header("origin", "https://example.com")).await;
+    let exposed = header(&publish, "access-control-expose-headers").to_lowercase();
+    for name in ["count", "successes", "failures", "mode"] {
+        assert!(exposed.contains(&format!("stream-fanout-{name}")), "{exposed}");
+    }
+    let server = closed().await;
+    let manage = token(&server, Scope::Manage, Resources::default());
+    let config = server.put("/v1/config/app").bearer_auth(&manage);
+    let config = config.json(&json!({ "corsOrigins": ["https://example.com"] }));
+    assert_eq!(answer(config).await.status(), 200);
+    for (origin, let_in) in [("https://example.com", true), ("https://evil.example", false)] {
+        let subscribe = subscribing(&server, "alice", "news").bearer_auth(&manage).header("origin", origin);
+        let answer = answer(subscribe).await;
+        assert_eq!(answer.headers().contains_key("access-control-allow-origin"), let_in, "{origin}");
+    }
+}

@@ -9,7 +9,7 @@ mod survival;
 
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
-use tidings_testing::{Harness, Setup, TestStore};
+use tidings_testing::{Harness, Setup, TestStore, eventually};
 
 /// A server with sessions set in their own way.
 async fn server_with(sessions: tidings_sessions::Options) -> Harness {
@@ -116,12 +116,7 @@ async fn content(server: &Harness, id: &str) -> String {
 
 /// Waits until a stream has this content.
 async fn comes_to_have(server: &Harness, id: &str, expected: &str) {
-    for _ in 0..30_000 {
-        if content(server, id).await == expected {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
+    eventually("it has been delivered", async || content(server, id).await.len() >= expected.len()).await;
     assert_eq!(content(server, id).await, expected, "{id}");
 }
 
