@@ -45,6 +45,9 @@ pub fn methods() -> MethodRouter<Api> {
         ("Stream-TTL" = Option<String>, Header, description = "Seconds without use until it expires."),
         ("Stream-Expires-At" = Option<String>, Header, description = "When it expires, as RFC 3339 writes it."),
         ("Stream-Closed" = Option<String>, Header, description = "`true` to close it at once."),
+        ("Stream-Max-Age" = Option<String>, Header, description = "Seconds that a message is kept."),
+        ("Stream-Max-Bytes" = Option<String>, Header, description = "Bytes of messages that are kept."),
+        ("Stream-Max-Messages" = Option<String>, Header, description = "Messages that are kept."),
         ("Stream-Forked-From" = Option<String>, Header, description = "The path of the stream to fork."),
         ("Stream-Fork-Offset" = Option<String>, Header, description = "Where to fork it; its tail otherwise."),
         ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "So many messages further on."),
@@ -177,6 +180,10 @@ pub async fn append(
             ("stream-closed" = String, description = "`true` if it is."),
             ("stream-ttl" = String, description = "Seconds without use until it expires."),
             ("stream-expires-at" = String, description = "When it expires."),
+            ("stream-max-age" = String, description = "Seconds that a message is kept."),
+            ("stream-max-bytes" = String, description = "Bytes of messages that are kept."),
+            ("stream-max-messages" = String, description = "Messages that are kept."),
+            ("stream-oldest-offset" = String, description = "Before the oldest message that is kept, if not all are."),
         )),
         StreamRefusals,
     )
@@ -245,12 +252,13 @@ pub async fn delete(
         ("project" = String, Path, description = "The project.", example = "shop"),
         ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
         ("offset" = Option<String>, Query, description = "`-1`, `now`, or an offset that was answered."),
-        ("live" = Option<String>, Query, description = "`long-poll` or `sse`, to wait for what comes."),
+        ("live" = Option<String>, Query, description = "`long-poll`, `sse` or `websocket`, to wait for what comes."),
         ("cursor" = Option<String>, Query, description = "The `Stream-Cursor` of the answer before."),
         ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an answer that is known."),
         ("Last-Event-ID" = Option<String>, Header, description = "The offset of the last event that was heard."),
     ),
     responses(
+        (status = 101, description = "From now on it is a WebSocket: messages of the stream's type, each followed by where to read on."),
         (status = 200, description = "Content of the stream's type, or events.", content_type = "*/*", body = serde_json::Value, headers(
             ("stream-next-offset" = String, description = "Where to read on."),
             ("stream-up-to-date" = String, description = "`true` at the tail."),
@@ -260,6 +268,8 @@ pub async fn delete(
         )),
         (status = 204, description = "A long-poll during which nothing came."),
         (status = 304, description = "The content that `If-None-Match` names."),
+        (status = 426, description = "`upgrade_required` or `websocket_version`: not asked as RFC 6455 asks for a WebSocket.", body = ErrorAnswer),
+        (status = 505, description = "`http_version`: a WebSocket begins with HTTP/1.1.", body = ErrorAnswer),
         StreamRefusals,
     )
 )]
