@@ -5,10 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::json;
 use tidings_testing::sse::Events;
-use tidings_testing::{Harness, until};
-
-/// The server's own sleepers: its sweep, and the one that asks live readers whether they may go on.
-const SLEEPERS: usize = 2;
+use tidings_testing::{Harness, SLEEPERS, until};
 
 /// Waits until so many long-polls wait.
 async fn waiting(server: &Harness, polls: usize) {
