@@ -68,10 +68,8 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     *request.uri_mut() = path.parse::<Uri>().ok()?;
     for header in head.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
-        // A body, or another protocol, is more than is done here.
-        if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::UPGRADE, header::EXPECT]
-            .contains(&name)
-        {
+        // A body is more than is done here.
+        if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::EXPECT].contains(&name) {
             return None;
         }
         request.headers_mut().append(name, HeaderValue::from_bytes(header.value).ok()?);
@@ -153,6 +151,7 @@ mod tests {
         let get = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: a\r\n";
         assert!(taken(&format!("{get}\r\n")));
         assert!(taken(&format!("{get}Accept: text/event-stream\r\n\r\n")));
+        assert!(taken("GET /s?live=websocket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n"));
         assert!(!taken(get), "the head is not complete");
         assert!(!taken(&format!("{get}Content-Length: 1\r\n\r\nx")));
         assert!(!taken("GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\n\r\n"), "no host");
