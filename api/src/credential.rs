@@ -1,7 +1,5 @@
 //! What a request shows of who it is, taken out of it before anything else sees the request.
 
-use std::sync::Arc;
-
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
@@ -9,13 +7,12 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
-use tidings_auth::{Action, Credential, Denied, Gate, Pass, Resource, Route};
+use tidings_auth::{Action, Credential, Denied, Pass, Resource, Route};
 use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 
 use crate::Api;
 use crate::error::ApiError;
-use crate::turnstile::Turnstile;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -74,8 +71,7 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 
 /// Whoever sent a request.
 pub struct Caller {
-    gate: Gate,
-    turnstile: Arc<Turnstile>,
+    api: Api,
     shown: Result<Option<Credential>, Denied>,
 }
 
@@ -84,7 +80,7 @@ impl FromRequestParts<Api> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
         let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        Ok(Self { gate: api.gate.clone(), turnstile: api.turnstile.clone(), shown })
+        Ok(Self { api: api.clone(), shown })
     }
 }
 
@@ -102,20 +98,20 @@ impl Caller {
         resource: Resource,
     ) -> Result<Pass, ApiError> {
         let route = Route { action, project: project.clone(), resource };
-        let pass = self.gate.enter(route, self.shown()?).await?;
+        let pass = self.api.gate.enter(route, self.shown()?).await?;
         // After that: strangers must not use up what a project may ask.
-        self.turnstile.admit(project)?;
+        self.api.turnstile.admit(project)?;
         Ok(pass)
     }
 
     /// Whether the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
-        Ok(self.gate.administer(self.shown()?)?)
+        Ok(self.api.gate.administer(self.shown()?)?)
     }
 
     /// Whether what was let in before its body came still is.
     pub async fn may_still(&self, pass: &Pass) -> Result<(), ApiError> {
-        Ok(pass.again(self.gate.clock().now()).await?)
+        Ok(pass.again(self.api.gate.clock().now()).await?)
     }
 
     fn shown(&self) -> Result<Option<&Credential>, Denied> {

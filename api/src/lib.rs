@@ -46,9 +46,28 @@ pub use turnstile::{Turnstile, TurnstileOptions};
 
 use routes::Routes;
 
-/// What the handlers stand on.
+/// What the handlers stand on. Every request takes some clones of it, so they cost next to nothing.
 #[derive(Clone)]
-pub struct Api {
+pub struct Api(Arc<Parts>);
+
+impl Api {
+    /// Of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl std::ops::Deref for Api {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// What the handlers stand on, part by part.
+#[derive(Clone)]
+pub struct Parts {
     /// The streams.
     pub streams: Streams,
     /// Who may use them.
@@ -79,7 +98,8 @@ pub fn templates() -> Vec<&'static str> {
 
 /// What operators ask, on a listener of its own: metrics without credentials.
 pub fn operators_router(api: Api) -> Router {
-    operators_routes().into_router(Api { metrics_access: MetricsAccess::Open, ..api })
+    operators_routes()
+        .into_router(Api::new(Parts { metrics_access: MetricsAccess::Open, ..Parts::clone(&api) }))
 }
 
 fn routes() -> Routes {

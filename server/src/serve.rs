@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Lives, Observe, Stage, Turnstile, TurnstileOptions};
+use tidings_api::{Api, Drain, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
@@ -186,8 +186,16 @@ impl Server {
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
         let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
-        let api =
-            Api { streams, gate, chance, drained, stage: stage.clone(), turnstile, observe, metrics_access };
+        let api = Api::new(Parts {
+            streams,
+            gate,
+            chance,
+            drained,
+            stage: stage.clone(),
+            turnstile,
+            observe,
+            metrics_access,
+        });
         let (stop, stopped) = watch::channel(false);
         let serving = {
             let http = Http::new(
