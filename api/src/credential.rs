@@ -21,11 +21,17 @@ struct Shown(Result<Option<Credential>, Denied>);
 /// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
 /// contain it. Goes around everything else.
 pub async fn take(mut request: Request, next: Next) -> Response {
-    let in_query = take_from_query(request.uri_mut());
-    let in_header = take_from_headers(request.headers_mut());
-    let shown = in_header.map(|credential| credential.or(in_query));
-    request.extensions_mut().insert(Shown(shown));
+    let shown = Shown::take(&mut request);
+    request.extensions_mut().insert(shown);
     next.run(request).await
+}
+
+impl Shown {
+    fn take(request: &mut Request) -> Self {
+        let in_query = take_from_query(request.uri_mut());
+        let in_header = take_from_headers(request.headers_mut());
+        Self(in_header.map(|credential| credential.or(in_query)))
+    }
 }
 
 fn take_from_headers(headers: &mut HeaderMap) -> Result<Option<Credential>, Denied> {
@@ -85,6 +91,11 @@ impl FromRequestParts<Api> for Caller {
 }
 
 impl Caller {
+    /// Whoever sent this request, out of which the credential is taken.
+    pub fn take(api: &Api, request: &mut Request) -> Self {
+        Self { api: api.clone(), shown: Shown::take(request).0 }
+    }
+
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
     pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await

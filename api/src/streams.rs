@@ -155,13 +155,23 @@ pub async fn append(
     caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let pass = caller.may(Action::Append, &stream).await?;
+    append_to(&api, &stream, &caller, request).await
+}
+
+/// Appends what a request brings.
+pub async fn append_to(
+    api: &Api,
+    stream: &StreamKey,
+    caller: &Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Append, stream).await?;
     let (parts, body) = request.into_parts();
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
-    let appended = api.streams.append(&stream, wanted).await?;
+    let appended = api.streams.append(stream, wanted).await?;
     Ok(appended_answer(&appended, producer.as_ref()))
 }
 

@@ -153,7 +153,7 @@ impl Connections {
         let head_due = Instant::now() + self.options.head_timeout;
         match &self.tls {
             None => {
-                let looking = first_request(socket, self.http.router());
+                let looking = first_request(socket, self.http.front());
                 let socket = match self.open(looking, head_due, &stopping).await {
                     Some(Early::Hyper(socket)) => socket,
                     Some(Early::Feed(socket, feed)) => {

@@ -3,16 +3,15 @@
 
 use std::io;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
+use tidings_api::Front;
 use tidings_api::live::{self, Feed, RawSocket};
 use tidings_model::limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tower::ServiceExt;
 
 /// Headers that one request may have here; hyper serves those with more.
 const HEADERS: usize = 64;
@@ -30,16 +29,18 @@ pub enum Early {
 }
 
 /// Looks at the first request of a connection and answers it, if its answer stays.
-pub async fn first_request(mut socket: TcpStream, router: &Router) -> io::Result<Early> {
+pub async fn first_request(mut socket: TcpStream, front: &Front) -> io::Result<Early> {
     let mut bytes = [0; HEAD_BYTES];
     let seen = socket.peek(&mut bytes).await?;
     if seen == 0 {
         return Ok(Early::Over);
     }
-    let Some((mut request, length)) = parse(&bytes[..seen]) else { return Ok(Early::Hyper(socket)) };
+    let Some((request, length)) = parse(&bytes[..seen]) else { return Ok(Early::Hyper(socket)) };
     socket.read_exact(&mut bytes[..length]).await?;
-    request.extensions_mut().insert(RawSocket);
-    let Ok(mut response) = router.clone().oneshot(request).await;
+    let answering = front.answer(request, |request| {
+        request.extensions_mut().insert(RawSocket);
+    });
+    let Ok(mut response) = answering.await;
     match live::take_over(&mut response) {
         Some(mut feed) => {
             feed.begin_with(head(&response, Ending::of(&response)));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
+use tidings_api::{Api, Drain, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
@@ -198,11 +198,8 @@ impl Server {
         });
         let (stop, stopped) = watch::channel(false);
         let serving = {
-            let http = Http::new(
-                tidings_api::router(api.clone()),
-                &options.limits.connections(),
-                LimitHits::new(&metrics),
-            );
+            let http =
+                Http::new(Front::new(api.clone()), &options.limits.connections(), LimitHits::new(&metrics));
             let counts = Counts::new(&metrics);
             let shared = Connections {
                 options: options.limits.connections(),
@@ -220,7 +217,7 @@ impl Server {
             };
             // Not counted among those of clients.
             let uncounted = Metrics::new();
-            let http = Http::new(tidings_api::operators_router(api), &settings, LimitHits::new(&uncounted));
+            let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted));
             let counts = Counts::new(&uncounted);
             let shared = Connections { options: settings, http, tls: None, counts, stage };
             (address, tokio::spawn(connections::serve(listener, Arc::new(shared), when_dropped(stopped))))
