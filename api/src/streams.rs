@@ -345,18 +345,22 @@ async fn long_poll(
     let _counted = api.observe.long_poll_readers.hold();
     let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
     let mut drained = api.drained.clone();
+    // What is there is waited for, however long the disk takes; only what is not there yet has its time.
     let mut last = None;
+    let first = subscription.next(0, |frame| last = Some(frame.clone())).await;
+    let told = first != Step::Frames || last.as_ref().is_some_and(is_news);
     let step = tokio::select! {
         biased;
+        () = std::future::ready(()), if told => first,
         () = pass.ended(&**clock) => return Err(Denied::Revoked.into()),
         step = news(&mut subscription, &mut last) => step,
         () = timeout => Step::Frames,
         () = drained.wait() => Step::Frames,
     };
     let Some(frame) = last.filter(|_| step == Step::Frames) else {
-        // It has ended: whoever reads it now is told how.
+        // It has ended: whoever reads it now is told how. If it can be read after all, the client comes again.
         api.streams.read(stream, query.from).await?;
-        return Err(StreamError::NotFound.into());
+        return Err(StreamError::Contended.into());
     };
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
@@ -375,13 +379,15 @@ async fn long_poll(
 async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step {
     loop {
         match subscription.next(0, |frame| *last = Some(frame.clone())).await {
-            Step::Frames if last.as_ref().is_some_and(|frame| frame.records > 0 || frame.closed) => {
-                return Step::Frames;
-            }
-            Step::Frames => {}
+            Step::Frames if !last.as_ref().is_some_and(is_news) => {}
             end => return end,
         }
     }
+}
+
+/// Whether it is worth an answer.
+fn is_news(frame: &Frame) -> bool {
+    frame.records > 0 || frame.closed
 }
 
 /// Records as they stand in the body of an answer.
@@ -427,8 +433,7 @@ async fn follow(
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
     let options = api.streams.options();
-    let ends_at = Some(clock.now() + options.sse_duration);
-    let terms = Terms::new(ends_at, options.slow_reader_timeout, pass, clock.now())?
+    let terms = Terms::new(Some(options.sse_duration), options.slow_reader_timeout, pass, clock.now())?
         .counted(api.observe.sse_readers.hold());
     Ok(carrier.events(headers, subscription, terms, &api.stage))
 }

@@ -293,6 +293,7 @@ impl Server {
             Err(_) => {
                 tracing::warn!("some connections did not end by themselves and are cut");
                 self.serving.abort();
+                self.lives.cut();
                 Ok(())
             }
         };
