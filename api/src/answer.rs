@@ -30,11 +30,16 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let origin = Origin::of(&api.gate, &request);
-    let mut response = match api.turnstile.fits(&request) {
+    let response = match api.turnstile.fits(&request) {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,
     };
+    finished(response, origin)
+}
+
+/// The answer with what belongs on every answer.
+pub fn finished(mut response: Response, origin: Origin) -> Response {
     let headers = response.headers_mut();
     set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     set(headers, HeaderName::from_static("cross-origin-resource-policy"), "cross-origin");
@@ -43,7 +48,7 @@ pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Res
 }
 
 /// Whether a page that sends requests may see the answers.
-enum Origin {
+pub enum Origin {
     /// Any page may.
     Any,
     /// This one may, others perhaps not.
@@ -53,7 +58,8 @@ enum Origin {
 }
 
 impl Origin {
-    fn of(gate: &Gate, request: &Request) -> Self {
+    /// What the project in the request's path lets the page do that sent it.
+    pub fn of(gate: &Gate, request: &Request) -> Self {
         if gate.is_open() {
             return Self::Any;
         }

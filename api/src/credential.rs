@@ -1,7 +1,5 @@
 //! What a request shows of who it is, taken out of it before anything else sees the request.
 
-use std::sync::Arc;
-
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
@@ -9,13 +7,12 @@ use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
-use tidings_auth::{Action, Credential, Denied, Gate, Pass, Resource, Route};
+use tidings_auth::{Action, Credential, Denied, Pass, Resource, Route};
 use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 
 use crate::Api;
 use crate::error::ApiError;
-use crate::turnstile::Turnstile;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -24,11 +21,17 @@ struct Shown(Result<Option<Credential>, Denied>);
 /// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
 /// contain it. Goes around everything else.
 pub async fn take(mut request: Request, next: Next) -> Response {
-    let in_query = take_from_query(request.uri_mut());
-    let in_header = take_from_headers(request.headers_mut());
-    let shown = in_header.map(|credential| credential.or(in_query));
-    request.extensions_mut().insert(Shown(shown));
+    let shown = Shown::take(&mut request);
+    request.extensions_mut().insert(shown);
     next.run(request).await
+}
+
+impl Shown {
+    fn take(request: &mut Request) -> Self {
+        let in_query = take_from_query(request.uri_mut());
+        let in_header = take_from_headers(request.headers_mut());
+        Self(in_header.map(|credential| credential.or(in_query)))
+    }
 }
 
 fn take_from_headers(headers: &mut HeaderMap) -> Result<Option<Credential>, Denied> {
@@ -74,8 +77,7 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 
 /// Whoever sent a request.
 pub struct Caller {
-    gate: Gate,
-    turnstile: Arc<Turnstile>,
+    api: Api,
     shown: Result<Option<Credential>, Denied>,
 }
 
@@ -84,11 +86,16 @@ impl FromRequestParts<Api> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
         let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        Ok(Self { gate: api.gate.clone(), turnstile: api.turnstile.clone(), shown })
+        Ok(Self { api: api.clone(), shown })
     }
 }
 
 impl Caller {
+    /// Whoever sent this request, out of which the credential is taken.
+    pub fn take(api: &Api, request: &mut Request) -> Self {
+        Self { api: api.clone(), shown: Shown::take(request).0 }
+    }
+
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
     pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await
@@ -102,20 +109,20 @@ impl Caller {
         resource: Resource,
     ) -> Result<Pass, ApiError> {
         let route = Route { action, project: project.clone(), resource };
-        let pass = self.gate.enter(route, self.shown()?).await?;
+        let pass = self.api.gate.enter(route, self.shown()?).await?;
         // After that: strangers must not use up what a project may ask.
-        self.turnstile.admit(project)?;
+        self.api.turnstile.admit(project)?;
         Ok(pass)
     }
 
     /// Whether the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
-        Ok(self.gate.administer(self.shown()?)?)
+        Ok(self.api.gate.administer(self.shown()?)?)
     }
 
     /// Whether what was let in before its body came still is.
     pub async fn may_still(&self, pass: &Pass) -> Result<(), ApiError> {
-        Ok(pass.again(self.gate.clock().now()).await?)
+        Ok(pass.again(self.api.gate.clock().now()).await?)
     }
 
     fn shown(&self) -> Result<Option<&Credential>, Denied> {

@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
-use utoipa::{IntoResponses, OpenApi, ToSchema};
+use utoipa::{IntoResponses, Modify, OpenApi, ToSchema};
 
-use crate::{operations, sessions, streams};
+use crate::{listing, operations, projects, sessions, streams};
 
 /// Every answer that says no.
 #[derive(ToSchema)]
@@ -46,6 +47,15 @@ pub struct StatusAnswer {
 /// What any request may be told.
 pub struct AnyRefusals;
 
+/// What a request that needs a credential may be told.
+pub struct CallerRefusals;
+
+/// What a request within a project may be told.
+pub struct ProjectRefusals;
+
+/// What a request that administers may be told.
+pub struct AdminRefusals;
+
 /// What a request to a stream may be told.
 pub struct StreamRefusals;
 
@@ -61,14 +71,40 @@ const ANY: &[(u16, &str)] = &[
     (431, "`headers_too_large`: first line and headers are too large."),
 ];
 
+const CALLER: &[(u16, &str)] = &[
+    (
+        401,
+        "`token_missing`, `token_malformed`, `token_expired`, `token_too_early`, `token_revoked` or `unauthorized`: \
+         nobody whom the server knows.",
+    ),
+    (403, "`wrong_project` or `forbidden`: somebody who may not do this."),
+];
+
+const OURS: &[(u16, &str)] = &[(500, "`internal`: our fault.")];
+
+const PROJECT: &[(u16, &str)] = &[(
+    429,
+    "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again.",
+)];
+
+const ADMIN: &[(u16, &str)] = &[
+    (404, "`project_not_found` or `key_not_found`."),
+    (408, "`body_too_slow`: the body came too slowly."),
+    (
+        409,
+        "`project_exists`, `project_removing`, `project_given`, `default_project`, `no_key`, `last_key`, `key_exists`, \
+         `too_many_keys` or `too_many_projects`: it does not go with what is there.",
+    ),
+    (413, "`body_too_large`."),
+    (507, "`no_space`: the store is out of space."),
+];
+
 const STREAM: &[(u16, &str)] = &[
     (404, "`stream_not_found`: there is no such stream."),
     (
         410,
         "`stream_gone`: the stream was deleted and is kept for its forks; `offset_trimmed`: what was asked is gone.",
     ),
-    (429, "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again."),
-    (500, "`internal`: our fault."),
     (503, "`too_many_readers` or `contended`: not now."),
 ];
 
@@ -95,8 +131,9 @@ const SESSION: &[(u16, &str)] = &[
 const WRITE: &[(u16, &str)] = &[
     (
         403,
-        "`producer_fenced`: a newer instance of the producer has taken over; `source_foreign`: another project's; \
-         `session_stream`: only what a session subscribes to is appended to its stream.",
+        "`wrong_project` or `forbidden`: somebody who may not do this; `producer_fenced`: a newer instance of the producer \
+         has taken over; `source_foreign`: another project's; `session_stream`: only what a session subscribes to is \
+         appended to its stream.",
     ),
     (408, "`body_too_slow`: the body came too slowly."),
     (
@@ -106,6 +143,11 @@ const WRITE: &[(u16, &str)] = &[
     ),
     (412, "`tail_moved`: the tail is not where `If-Match` says."),
     (413, "`body_too_large` or `too_many_messages`."),
+    (
+        429,
+        "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again; \
+         `too_many_producers`: the stream knows as many as it can.",
+    ),
     (507, "`no_space`: the store is out of space."),
 ];
 
@@ -124,21 +166,39 @@ impl IntoResponses for AnyRefusals {
     }
 }
 
+impl IntoResponses for CallerRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, CALLER])
+    }
+}
+
+impl IntoResponses for ProjectRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, CALLER, PROJECT, OURS])
+    }
+}
+
+impl IntoResponses for AdminRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals(&[ANY, CALLER, PROJECT, OURS, ADMIN])
+    }
+}
+
 impl IntoResponses for StreamRefusals {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        refusals(&[ANY, STREAM])
+        refusals(&[ANY, CALLER, PROJECT, OURS, STREAM])
     }
 }
 
 impl IntoResponses for SessionRefusals {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        refusals(&[ANY, SESSION])
+        refusals(&[ANY, CALLER, OURS, SESSION])
     }
 }
 
 impl IntoResponses for WriteRefusals {
     fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
-        refusals(&[ANY, STREAM, WRITE])
+        refusals(&[ANY, CALLER, PROJECT, OURS, STREAM, WRITE])
     }
 }
 
@@ -165,10 +225,37 @@ impl IntoResponses for WriteRefusals {
         sessions::describe,
         sessions::touch,
         sessions::delete,
+        listing::list,
+        projects::list,
+        projects::create,
+        projects::remove,
+        projects::rotate_key,
+        projects::remove_key,
+        projects::sign,
+        projects::get_config,
+        projects::put_config,
     ),
-    components(schemas(Content, ErrorAnswer, ErrorDetail, StatusAnswer))
+    components(schemas(Content, ErrorAnswer, ErrorDetail, StatusAnswer)),
+    security(("bearer" = []), ("token_in_query" = [])),
+    modifiers(&Credentials)
 )]
 struct Interface;
+
+/// How a request says who it is.
+struct Credentials;
+
+impl Modify for Credentials {
+    fn modify(&self, document: &mut openapi::OpenApi) {
+        let bearer = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("A token or an API key of the project, or the admin key."))
+            .build();
+        let in_query = ApiKeyValue::with_description("token", "The same, for those who cannot set headers.");
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+        components.add_security_scheme("token_in_query", SecurityScheme::ApiKey(ApiKey::Query(in_query)));
+    }
+}
 
 /// The description: what is written beside the handlers, and the paths of the default project, which are the same
 /// without a project.
@@ -217,6 +304,7 @@ pub fn text() -> &'static str {
     get,
     path = "/openapi.json",
     tag = "operations",
+    security(()),
     responses((status = 200, description = "This document.", content_type = "application/json"), AnyRefusals)
 )]
 pub async fn describe_interface() -> Response {

@@ -15,6 +15,7 @@ mod document;
 mod drain;
 mod envelope;
 mod error;
+mod front;
 mod listing;
 pub mod live;
 mod messages;
@@ -43,6 +44,7 @@ pub use document::text as openapi;
 pub use drain::{Drain, Drained};
 pub use envelope::Envelopes;
 pub use error::ApiError;
+pub use front::{Answering, Front};
 pub use live::{Lives, Stage};
 pub use observe::{Observe, Spans};
 pub use operations::MetricsAccess;
@@ -51,9 +53,28 @@ pub use turnstile::{Turnstile, TurnstileOptions};
 
 use routes::Routes;
 
-/// What the handlers stand on.
+/// What the handlers stand on. Every request takes some clones of it, so they cost next to nothing.
 #[derive(Clone)]
-pub struct Api {
+pub struct Api(Arc<Parts>);
+
+impl Api {
+    /// Of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl std::ops::Deref for Api {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+/// What the handlers stand on, part by part.
+#[derive(Clone)]
+pub struct Parts {
     /// The streams.
     pub streams: Streams,
     /// The sessions that stand on them.
@@ -86,7 +107,8 @@ pub fn templates() -> Vec<&'static str> {
 
 /// What operators ask, on a listener of its own: metrics without credentials.
 pub fn operators_router(api: Api) -> Router {
-    operators_routes().into_router(Api { metrics_access: MetricsAccess::Open, ..api })
+    operators_routes()
+        .into_router(Api::new(Parts { metrics_access: MetricsAccess::Open, ..Parts::clone(&api) }))
 }
 
 fn routes() -> Routes {

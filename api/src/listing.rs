@@ -7,19 +7,35 @@ use axum::http::request::Parts;
 use axum::response::{AppendHeaders, IntoResponse};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tidings_auth::{Action, Resource};
 use tidings_model::{StreamId, limits};
 use tidings_streams::{Found, ListRequest, Owner};
+use utoipa::ToSchema;
 
 use crate::Api;
 use crate::credential::Caller;
+use crate::document::ProjectRefusals;
 use crate::error::ApiError;
 use crate::path::ProjectPath;
 use crate::wire::offset;
 use crate::wire::query::once;
 
-/// `GET /v1/{project}/streams`
+/// Lists the streams of a project, by their ids.
+#[utoipa::path(
+    get,
+    path = "/v1/{project}/streams",
+    tag = "streams",
+    operation_id = "list_streams",
+    params(
+        ("project" = String, Path, description = "The project.", example = "shop"),
+        ("prefix" = Option<String>, Query, description = "Only ids that begin so."),
+        ("limit" = Option<String>, Query, description = "How many at most, 100 otherwise.", example = "10"),
+        ("cursor" = Option<String>, Query, description = "The `nextCursor` of the answer before."),
+        ("sessions" = Option<String>, Query, description = "`true` or `false`: whether streams of sessions are wanted, too."),
+    ),
+    responses((status = 200, description = "Some of them.", body = Listed), ProjectRefusals)
+)]
 pub async fn list(
     State(api): State<Api>,
     ProjectPath(project): ProjectPath,
@@ -29,26 +45,50 @@ pub async fn list(
     caller.may_in(&project, Action::List, Resource::Project).await?;
     let ListQuery { prefix, after, limit, owners } = query;
     let listing = api.streams.list(&ListRequest { project, prefix, after, owners, limit }).await?;
-    let streams: Vec<Value> = listing.streams.iter().map(|(id, found)| entry(id, found)).collect();
-    let mut body = json!({ "streams": streams });
-    if let Some(next) = listing.next {
-        body["nextCursor"] = json!(URL_SAFE_NO_PAD.encode(next.as_str()));
-    }
+    let body = Listed {
+        streams: listing.streams.iter().map(|(id, found)| ListedStream::new(id, found)).collect(),
+        next_cursor: listing.next.map(|next| URL_SAFE_NO_PAD.encode(next.as_str())),
+    };
     Ok((AppendHeaders([(header::CACHE_CONTROL, "no-store")]), Json(body)))
 }
 
-fn entry(id: &StreamId, found: &Found) -> Value {
-    let mut entry = json!({
-        "id": id.as_str(),
-        "contentType": found.stream.content_type.as_str(),
-        "nextOffset": offset::print(found.status.tail),
-        "closed": found.status.closed,
-        "createdAt": found.stream.created_at.as_millis(),
-    });
-    if let Some(at) = found.stream.expires_at {
-        entry["expiresAt"] = json!(at.as_millis());
+/// Streams of a project.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Listed {
+    streams: Vec<ListedStream>,
+    /// There are more, after this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next_cursor: Option<String>,
+}
+
+/// A stream in a list. Times are milliseconds since 1970.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ListedStream {
+    id: String,
+    content_type: String,
+    /// Its tail.
+    next_offset: String,
+    closed: bool,
+    created_at: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    expires_at: Option<u64>,
+}
+
+impl ListedStream {
+    fn new(id: &StreamId, found: &Found) -> Self {
+        Self {
+            id: id.as_str().to_owned(),
+            content_type: found.stream.content_type.as_str().to_owned(),
+            next_offset: offset::print(found.status.tail).to_string(),
+            closed: found.status.closed,
+            created_at: found.stream.created_at.as_millis(),
+            expires_at: found.stream.expires_at.map(|at| at.as_millis()),
+        }
     }
-    entry
 }
 
 /// Which streams to list.

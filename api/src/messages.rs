@@ -1,7 +1,8 @@
 //! Streams over WebSocket: how records of a stream are written as messages.
 //!
 //! As with server-sent events, what tells where to resume follows the records: first a message with the records of one append, a
-//! text if they are text and bytes otherwise, then a text message, the control. The first message is always a control.
+//! text if they are text and bytes otherwise, then a text message, the control. A reader that has nothing to read is sent a control
+//! first.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_engine::deliver::{Batch, Encode};

@@ -88,6 +88,11 @@ impl Observe {
         }
     }
 
+    /// Whether each request has a span.
+    pub fn has_spans(&self) -> bool {
+        self.spans == Spans::EachRequest
+    }
+
     /// All metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
@@ -95,8 +100,12 @@ impl Observe {
 
     /// Begins to observe a request that is served outside of the router, or by it.
     fn begin(&self, request: &Request) -> Seen {
-        let matched = request.extensions().get::<MatchedPath>();
-        let route = matched.and_then(|path| self.routes.get(path.as_str())).unwrap_or(&self.no_route);
+        self.begin_at(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str), request)
+    }
+
+    /// Begins to observe a request for the route of a template.
+    pub fn begin_at(&self, template: Option<&str>, request: &Request) -> Seen {
+        let route = template.and_then(|template| self.routes.get(template)).unwrap_or(&self.no_route);
         Seen {
             route: route.clone(),
             method: request.method().clone(),
@@ -107,7 +116,7 @@ impl Observe {
     }
 
     /// Counts and logs an answer, and puts on it what belongs on every answer.
-    fn end(&self, seen: &Seen, response: &mut Response) {
+    pub fn end(&self, seen: &Seen, response: &mut Response) {
         let took = self.clock.elapsed().saturating_sub(seen.began);
         let status = response.status();
         let numbers = seen.route.numbers(&self.metrics, &seen.method);
@@ -129,7 +138,7 @@ impl Observe {
 }
 
 /// A request that is being answered.
-struct Seen {
+pub struct Seen {
     route: Arc<Route>,
     method: Method,
     version: Version,

@@ -8,7 +8,7 @@ use tidings_engine::log::StoreError;
 
 use crate::Api;
 use crate::credential::Caller;
-use crate::document::{AnyRefusals, ErrorAnswer, StatusAnswer};
+use crate::document::{AnyRefusals, CallerRefusals, ErrorAnswer, StatusAnswer};
 use crate::error::ApiError;
 
 /// Who may read the metrics.
@@ -25,6 +25,7 @@ pub enum MetricsAccess {
     get,
     path = "/health",
     tag = "operations",
+    security(()),
     responses((status = 200, description = "It does.", body = StatusAnswer), AnyRefusals)
 )]
 pub async fn health() -> axum::Json<Value> {
@@ -36,6 +37,7 @@ pub async fn health() -> axum::Json<Value> {
     get,
     path = "/ready",
     tag = "operations",
+    security(()),
     responses(
         (status = 200, description = "They would.", body = StatusAnswer),
         (status = 503, description = "`draining`, `no_space` or `store_stopped`.", body = ErrorAnswer),
@@ -55,15 +57,14 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
     }
 }
 
-/// All metrics, in the text that Prometheus reads.
+/// All metrics, in the text that Prometheus reads. Needs the admin key, unless the server is for development.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "operations",
     responses(
         (status = 200, description = "All of them.", body = String, content_type = "text/plain"),
-        (status = 401, description = "`unauthorized`: not without the admin key.", body = ErrorAnswer),
-        AnyRefusals,
+        CallerRefusals,
     )
 )]
 pub async fn metrics(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {

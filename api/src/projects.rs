@@ -9,12 +9,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tidings_auth::{Action, Claims, Config, Key, Kid, NewKey, Resource};
 use tidings_model::{Pattern, ProjectId, limits};
+use utoipa::ToSchema;
 
 use crate::Api;
 use crate::credential::Caller;
+use crate::document::AdminRefusals;
 use crate::error::ApiError;
 use crate::path::Segments;
 use crate::wire::body;
@@ -49,23 +51,56 @@ pub fn config() -> MethodRouter<Api> {
     get(get_config).put(put_config)
 }
 
-async fn list(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {
+/// Lists the projects that are stored. Needs the admin key, as all that is under `/v1/projects` does.
+#[utoipa::path(
+    get,
+    path = "/v1/projects",
+    tag = "administration",
+    operation_id = "list_projects",
+    responses((status = 200, description = "All of them.", body = ProjectList), AdminRefusals)
+)]
+pub async fn list(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {
     caller.may_administer()?;
-    let listed = api.gate.projects().list().into_iter().map(|listed| {
-        let kids: Vec<_> = listed.kids.iter().map(Kid::as_str).collect();
-        json!({ "project": listed.project.as_str(), "kids": kids })
+    let listed = api.gate.projects().list().into_iter().map(|listed| ListedProject {
+        project: listed.project.as_str().to_owned(),
+        kids: listed.kids.iter().map(|kid| kid.as_str().to_owned()).collect(),
     });
-    Ok(told_once(StatusCode::OK, &json!({ "projects": listed.collect::<Vec<_>>() })))
+    Ok(told_once(StatusCode::OK, ProjectList { projects: listed.collect() }))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NewProject {
+/// Projects.
+#[derive(Serialize, ToSchema)]
+pub struct ProjectList {
+    projects: Vec<ListedProject>,
+}
+
+/// A project and the ids of its keys.
+#[derive(Serialize, ToSchema)]
+struct ListedProject {
     project: String,
+    kids: Vec<String>,
+}
+
+/// A project to be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewProject {
+    #[schema(example = "shop")]
+    project: String,
+    /// Its signing key; one is drawn otherwise.
     key: Option<String>,
 }
 
-async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Result<Response, ApiError> {
+/// Creates a project, with a key.
+#[utoipa::path(
+    post,
+    path = "/v1/projects",
+    tag = "administration",
+    operation_id = "create_project",
+    request_body(content = NewProject),
+    responses((status = 201, description = "Created; its key is told this once.", body = NewKeyAnswer), AdminRefusals)
+)]
+pub async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Result<Response, ApiError> {
     caller.may_administer()?;
     let wanted: NewProject = json_body(&api, body).await?;
     let (project, key) = (ProjectId::parse(&wanted.project)?, chosen(wanted.key)?);
@@ -73,7 +108,16 @@ async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Result<Re
     Ok(new_key(&api.gate.projects().create(&project, key).await?))
 }
 
-async fn remove(
+/// Removes a project and all that is in it.
+#[utoipa::path(
+    delete,
+    path = "/v1/projects/{project}",
+    tag = "administration",
+    operation_id = "remove_project",
+    params(("project" = String, Path, description = "The project.", example = "shop")),
+    responses((status = 204, description = "Removed."), AdminRefusals)
+)]
+pub async fn remove(
     State(api): State<Api>,
     Segments(project): Segments<String>,
     caller: Caller,
@@ -83,13 +127,25 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Default, Deserialize)]
+/// A key to be.
+#[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct ChosenKey {
+pub struct ChosenKey {
+    /// The signing key; one is drawn otherwise.
     key: Option<String>,
 }
 
-async fn rotate_key(
+/// Gives a project one more key, which signs from now on; those before still count.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}/keys",
+    tag = "administration",
+    operation_id = "rotate_key",
+    params(("project" = String, Path, description = "The project.", example = "shop")),
+    request_body(content = Option<ChosenKey>),
+    responses((status = 201, description = "Made; it is told this once.", body = NewKeyAnswer), AdminRefusals)
+)]
+pub async fn rotate_key(
     State(api): State<Api>,
     Segments(project): Segments<String>,
     caller: Caller,
@@ -102,7 +158,16 @@ async fn rotate_key(
     Ok(new_key(&api.gate.projects().rotate_key(&project, chosen(wanted.key)?).await?))
 }
 
-async fn remove_key(
+/// Removes a key of a project. What was signed with it does not count any more.
+#[utoipa::path(
+    delete,
+    path = "/v1/projects/{project}/keys/{kid}",
+    tag = "administration",
+    operation_id = "remove_key",
+    params(("project" = String, Path, description = "The project.", example = "shop"), ("kid" = String, Path, description = "The key, by its id.", example = "k1")),
+    responses((status = 204, description = "Removed."), AdminRefusals)
+)]
+pub async fn remove_key(
     State(api): State<Api>,
     Segments((project, kid)): Segments<(String, String)>,
     caller: Caller,
@@ -113,18 +178,36 @@ async fn remove_key(
 }
 
 /// What a token is asked for with: how long it lives, whose it is, and claims as the token has them.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct NewToken {
+pub struct NewToken {
+    /// `read`, `write` or `manage`.
+    #[schema(value_type = String, example = "read")]
     scope: Value,
+    /// The user of the application.
+    #[schema(value_type = Option<String>)]
     user: Option<Value>,
+    /// How long it lives; an hour otherwise.
     #[serde(rename = "ttlSeconds")]
+    #[schema(minimum = 1)]
     ttl_seconds: Option<u64>,
+    /// The one stream it is for.
+    #[schema(value_type = Option<String>)]
     stream_id: Option<Value>,
+    /// Globs of streams it is for.
+    #[schema(value_type = Option<Vec<String>>)]
     streams: Option<Value>,
+    /// Globs of topics it is for.
+    #[schema(value_type = Option<Vec<String>>)]
     topics: Option<Value>,
+    /// Globs of rooms it is for.
+    #[schema(value_type = Option<Vec<String>>)]
     rooms: Option<Value>,
+    /// Globs of entities it is for.
+    #[schema(value_type = Option<Vec<String>>)]
     entities: Option<Value>,
+    /// The session it is for.
+    #[schema(value_type = Option<String>)]
     session: Option<Value>,
 }
 
@@ -147,7 +230,17 @@ impl NewToken {
     }
 }
 
-async fn sign(
+/// Signs a token with the newest key of a project.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}/tokens",
+    tag = "administration",
+    operation_id = "sign_token",
+    params(("project" = String, Path, description = "The project.", example = "shop")),
+    request_body(content = NewToken),
+    responses((status = 201, description = "Signed.", body = NewTokenAnswer), AdminRefusals)
+)]
+pub async fn sign(
     State(api): State<Api>,
     Segments(project): Segments<String>,
     caller: Caller,
@@ -165,21 +258,37 @@ async fn sign(
     let claims = Claims::from_json(wanted.claims(&project, expires_at))?;
     let token = api.gate.projects().sign(&claims)?;
     let expires_at = claims.expires_at.as_millis();
-    Ok(told_once(StatusCode::CREATED, &json!({ "token": token, "expiresAt": expires_at })))
+    Ok(told_once(StatusCode::CREATED, NewTokenAnswer { token, expires_at }))
+}
+
+/// A token.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewTokenAnswer {
+    token: String,
+    /// In milliseconds since 1970.
+    expires_at: u64,
 }
 
 /// A project's configuration as it is sent.
-#[derive(Default, Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = ProjectConfig)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct WireConfig {
+pub struct WireConfig {
+    /// Whose pages may use the project: origins, or `*`.
+    #[schema(value_type = Vec<String>)]
     cors_origins: Vec<Box<str>>,
+    /// Globs of streams that everybody may read.
     public: Vec<String>,
     hooks: WireHooks,
 }
 
-#[derive(Default, Deserialize, Serialize)]
+/// How hooks of a project are set.
+#[derive(Default, Deserialize, Serialize, ToSchema)]
+#[schema(as = ProjectHooks)]
 #[serde(deny_unknown_fields, default)]
 struct WireHooks {
+    #[schema(value_type = Vec<String>)]
     sources: Vec<Box<str>>,
 }
 
@@ -202,7 +311,16 @@ impl WireConfig {
     }
 }
 
-async fn get_config(
+/// How a project is set. Needs a token with the scope `manage`.
+#[utoipa::path(
+    get,
+    path = "/v1/config/{project}",
+    tag = "administration",
+    operation_id = "get_config",
+    params(("project" = String, Path, description = "The project.", example = "shop")),
+    responses((status = 200, description = "So.", body = WireConfig), AdminRefusals)
+)]
+pub async fn get_config(
     State(api): State<Api>,
     Segments(project): Segments<String>,
     caller: Caller,
@@ -213,7 +331,17 @@ async fn get_config(
     Ok(axum::Json(WireConfig::new(config)).into_response())
 }
 
-async fn put_config(
+/// Sets a project, as a whole. Needs a token with the scope `manage`.
+#[utoipa::path(
+    put,
+    path = "/v1/config/{project}",
+    tag = "administration",
+    operation_id = "put_config",
+    params(("project" = String, Path, description = "The project.", example = "shop")),
+    request_body(content = WireConfig),
+    responses((status = 200, description = "It is set so.", body = WireConfig), AdminRefusals)
+)]
+pub async fn put_config(
     State(api): State<Api>,
     Segments(project): Segments<String>,
     caller: Caller,
@@ -231,18 +359,31 @@ fn chosen(key: Option<String>) -> Result<Option<Key>, ApiError> {
     Ok(key.map(|key| Key::parse(&key)).transpose()?)
 }
 
+/// A key that was made. Nobody is told it again.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewKeyAnswer {
+    project: String,
+    /// Its id, which tokens carry.
+    kid: String,
+    /// What signs.
+    key: String,
+    /// For what publishes and ingests.
+    api_key: String,
+}
+
 fn new_key(new: &NewKey) -> Response {
-    let told = json!({
-        "project": new.project.as_str(),
-        "kid": new.key.kid().as_str(),
-        "key": new.key.reveal(),
-        "apiKey": new.api_key(),
-    });
-    told_once(StatusCode::CREATED, &told)
+    let told = NewKeyAnswer {
+        project: new.project.as_str().to_owned(),
+        kid: new.key.kid().as_str().to_owned(),
+        key: new.key.reveal().to_string(),
+        api_key: new.api_key(),
+    };
+    told_once(StatusCode::CREATED, told)
 }
 
 /// An answer that no cache keeps: it has secrets.
-fn told_once(status: StatusCode, told: &Value) -> Response {
+fn told_once(status: StatusCode, told: impl Serialize) -> Response {
     (status, [(header::CACHE_CONTROL, "no-store")], axum::Json(told)).into_response()
 }
 

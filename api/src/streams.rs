@@ -45,6 +45,9 @@ pub fn methods() -> MethodRouter<Api> {
         ("Stream-TTL" = Option<String>, Header, description = "Seconds without use until it expires."),
         ("Stream-Expires-At" = Option<String>, Header, description = "When it expires, as RFC 3339 writes it."),
         ("Stream-Closed" = Option<String>, Header, description = "`true` to close it at once."),
+        ("Stream-Max-Age" = Option<String>, Header, description = "Seconds that a message is kept."),
+        ("Stream-Max-Bytes" = Option<String>, Header, description = "Bytes of messages that are kept."),
+        ("Stream-Max-Messages" = Option<String>, Header, description = "Messages that are kept."),
         ("Stream-Forked-From" = Option<String>, Header, description = "The path of the stream to fork."),
         ("Stream-Fork-Offset" = Option<String>, Header, description = "Where to fork it; its tail otherwise."),
         ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "So many messages further on."),
@@ -152,13 +155,23 @@ pub async fn append(
     caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let pass = caller.may(Action::Append, &stream).await?;
+    append_to(&api, &stream, &caller, request).await
+}
+
+/// Appends what a request brings.
+pub async fn append_to(
+    api: &Api,
+    stream: &StreamKey,
+    caller: &Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let pass = caller.may(Action::Append, stream).await?;
     let (parts, body) = request.into_parts();
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
-    let published = api.sessions.append(&stream, &wanted).await?;
+    let published = api.sessions.append(stream, &wanted).await?;
     Ok(appended_answer(&published.appended, producer.as_ref()))
 }
 
@@ -177,6 +190,10 @@ pub async fn append(
             ("stream-closed" = String, description = "`true` if it is."),
             ("stream-ttl" = String, description = "Seconds without use until it expires."),
             ("stream-expires-at" = String, description = "When it expires."),
+            ("stream-max-age" = String, description = "Seconds that a message is kept."),
+            ("stream-max-bytes" = String, description = "Bytes of messages that are kept."),
+            ("stream-max-messages" = String, description = "Messages that are kept."),
+            ("stream-oldest-offset" = String, description = "Before the oldest message that is kept, if not all are."),
         )),
         StreamRefusals,
     )
@@ -245,12 +262,13 @@ pub async fn delete(
         ("project" = String, Path, description = "The project.", example = "shop"),
         ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
         ("offset" = Option<String>, Query, description = "`-1`, `now`, or an offset that was answered."),
-        ("live" = Option<String>, Query, description = "`long-poll` or `sse`, to wait for what comes."),
+        ("live" = Option<String>, Query, description = "`long-poll`, `sse` or `websocket`, to wait for what comes."),
         ("cursor" = Option<String>, Query, description = "The `Stream-Cursor` of the answer before."),
         ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an answer that is known."),
         ("Last-Event-ID" = Option<String>, Header, description = "The offset of the last event that was heard."),
     ),
     responses(
+        (status = 101, description = "From now on it is a WebSocket: messages of the stream's type, each followed by where to read on."),
         (status = 200, description = "Content of the stream's type, or events.", content_type = "*/*", body = serde_json::Value, headers(
             ("stream-next-offset" = String, description = "Where to read on."),
             ("stream-up-to-date" = String, description = "`true` at the tail."),
@@ -260,6 +278,8 @@ pub async fn delete(
         )),
         (status = 204, description = "A long-poll during which nothing came."),
         (status = 304, description = "The content that `If-None-Match` names."),
+        (status = 426, description = "`upgrade_required` or `websocket_version`: not asked as RFC 6455 asks for a WebSocket.", body = ErrorAnswer),
+        (status = 505, description = "`http_version`: a WebSocket begins with HTTP/1.1.", body = ErrorAnswer),
         StreamRefusals,
     )
 )]
@@ -325,18 +345,22 @@ async fn long_poll(
     let _counted = api.observe.long_poll_readers.hold();
     let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
     let mut drained = api.drained.clone();
+    // What is there is waited for, however long the disk takes; only what is not there yet has its time.
     let mut last = None;
+    let first = subscription.next(0, |frame| last = Some(frame.clone())).await;
+    let told = first != Step::Frames || last.as_ref().is_some_and(is_news);
     let step = tokio::select! {
         biased;
+        () = std::future::ready(()), if told => first,
         () = pass.ended(&**clock) => return Err(Denied::Revoked.into()),
         step = news(&mut subscription, &mut last) => step,
         () = timeout => Step::Frames,
         () = drained.wait() => Step::Frames,
     };
     let Some(frame) = last.filter(|_| step == Step::Frames) else {
-        // It has ended: whoever reads it now is told how.
+        // It has ended: whoever reads it now is told how. If it can be read after all, the client comes again.
         api.streams.read(stream, query.from).await?;
-        return Err(StreamError::NotFound.into());
+        return Err(StreamError::Contended.into());
     };
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
@@ -355,13 +379,15 @@ async fn long_poll(
 async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step {
     loop {
         match subscription.next(0, |frame| *last = Some(frame.clone())).await {
-            Step::Frames if last.as_ref().is_some_and(|frame| frame.records > 0 || frame.closed) => {
-                return Step::Frames;
-            }
-            Step::Frames => {}
+            Step::Frames if !last.as_ref().is_some_and(is_news) => {}
             end => return end,
         }
     }
+}
+
+/// Whether it is worth an answer.
+fn is_news(frame: &Frame) -> bool {
+    frame.records > 0 || frame.closed
 }
 
 /// Records as they stand in the body of an answer.
@@ -407,8 +433,7 @@ async fn follow(
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
     let options = api.streams.options();
-    let ends_at = Some(clock.now() + options.sse_duration);
-    let terms = Terms::new(ends_at, options.slow_reader_timeout, pass, clock.now())?
+    let terms = Terms::new(Some(options.sse_duration), options.slow_reader_timeout, pass, clock.now())?
         .counted(api.observe.sse_readers.hold());
     Ok(carrier.events(headers, subscription, terms, &api.stage))
 }

@@ -110,10 +110,22 @@ pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes of encoded records that are kept for the live readers of one log that are behind.
 pub const RING_BYTES: usize = 256 * 1024;
+/// Bytes of records that a live reader behind the others reads from the log at a time. A single larger record is read whole.
+pub const OWN_READ_BYTES: usize = 32 * 1024;
 /// How long a live reader may take nothing of what waits for it before it is cut off.
 pub const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a live reader that is told to go may take to hear it before it is cut off.
 pub const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for one that may not hear anything any more.
+pub const REVOKED_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes that are read of what a client says after it was refused.
+pub const REFUSED_BYTES: usize = 64 * 1024;
+/// Bytes that are sent to one live reader before others get their turn.
+pub const SEND_BYTES: usize = 256 * 1024;
+/// Bytes of a message to a WebSocket on which nothing is heard.
+pub const UNHEARD_MESSAGE_BYTES: usize = 4 * 1024;
+/// How long such a message may take.
+pub const UNHEARD_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Live readers of one stream.
 pub const READERS_PER_STREAM: usize = 10_000;
 /// How long a long-poll waits at the tail.

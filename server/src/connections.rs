@@ -7,6 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
 use socket2::SockRef;
 use tidings_api::live::Socket;
 use tidings_api::{Scheme, Stage};
@@ -18,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::early::{Early, first_request};
+use crate::early::{self, First};
 use crate::http::{Http, Opened, Version};
 use crate::preface;
 use crate::tls::Tls;
@@ -153,19 +155,12 @@ impl Connections {
         let head_due = Instant::now() + self.options.head_timeout;
         match &self.tls {
             None => {
-                let looking = first_request(socket, self.http.router());
-                let socket = match self.open(looking, head_due, &stopping).await {
-                    Some(Early::Hyper(socket)) => socket,
-                    Some(Early::Feed(socket, feed)) => {
-                        let Stage { clock, lives } = self.stage.clone();
-                        // A task of its own, which is small: this one has room for all that hyper needs.
-                        tokio::spawn(async move {
-                            Socket::serve(socket, *feed, clock, &lives).await;
-                            drop(counted);
-                        });
-                        return;
+                let socket = match self.open(early::look(socket), head_due, &stopping).await {
+                    Some(First::Other(socket)) => socket,
+                    Some(First::Staying(socket, request)) => {
+                        return self.stay(socket, *request, counted).await;
                     }
-                    Some(Early::Over) | None => return,
+                    Some(First::Nothing) | None => return,
                 };
                 let opening = preface::detect(socket);
                 if let Some((io, version)) = self.open(opening, head_due, &stopping).await {
@@ -186,6 +181,23 @@ impl Connections {
                     self.http.serve(opened, head_due, stopping).await;
                 }
             }
+        }
+    }
+
+    /// A connection whose first answer stays.
+    async fn stay(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
+        match early::answer(socket, request, self.http.front()).await {
+            Ok(Some((socket, feed))) => {
+                let Stage { clock, lives } = self.stage.clone();
+                // A task of its own, which is small: this one has room for all that hyper needs. The server waits for it
+                // by what counts the connection.
+                tokio::spawn(async move {
+                    Socket::serve(socket, *feed, clock, &lives).await;
+                    drop(counted);
+                });
+            }
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "a connection ended badly"),
         }
     }
 

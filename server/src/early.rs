@@ -3,51 +3,62 @@
 
 use std::io;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
+use tidings_api::Front;
 use tidings_api::live::{self, Feed, RawSocket};
 use tidings_model::limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tower::ServiceExt;
 
 /// Headers that one request may have here; hyper serves those with more.
 const HEADERS: usize = 64;
 /// Bytes of a head that are looked at; hyper serves longer ones.
 const HEAD_BYTES: usize = 4096;
 
-/// How a connection goes on.
-pub enum Early {
-    /// It is hyper's.
-    Hyper(TcpStream),
-    /// It is fed from now on.
-    Feed(TcpStream, Box<Feed>),
-    /// It was answered and is over.
-    Over,
+/// What the first bytes of a connection are.
+pub enum First {
+    /// Something for hyper, who finds every byte in place.
+    Other(TcpStream),
+    /// A request whose answer stays, taken from the socket.
+    Staying(TcpStream, Box<Request<Body>>),
+    /// Nothing: the client has gone.
+    Nothing,
 }
 
-/// Looks at the first request of a connection and answers it, if its answer stays.
-pub async fn first_request(mut socket: TcpStream, router: &Router) -> io::Result<Early> {
+/// Looks at the first request of a connection.
+pub async fn look(mut socket: TcpStream) -> io::Result<First> {
     let mut bytes = [0; HEAD_BYTES];
     let seen = socket.peek(&mut bytes).await?;
     if seen == 0 {
-        return Ok(Early::Over);
+        return Ok(First::Nothing);
     }
-    let Some((mut request, length)) = parse(&bytes[..seen]) else { return Ok(Early::Hyper(socket)) };
+    let Some((request, length)) = parse(&bytes[..seen]) else { return Ok(First::Other(socket)) };
     socket.read_exact(&mut bytes[..length]).await?;
-    request.extensions_mut().insert(RawSocket);
-    let Ok(mut response) = router.clone().oneshot(request).await;
+    Ok(First::Staying(socket, Box::new(request)))
+}
+
+/// Answers a request whose answer stays. Gives what is to be fed to the socket from now on, unless the answer was no.
+pub async fn answer(
+    mut socket: TcpStream,
+    request: Request<Body>,
+    front: &Front,
+) -> io::Result<Option<(TcpStream, Box<Feed>)>> {
+    let answering = front.answer(request, |request| {
+        request.extensions_mut().insert(RawSocket);
+    });
+    let Ok(mut response) = answering.await;
     match live::take_over(&mut response) {
         Some(mut feed) => {
             feed.begin_with(head(&response, Ending::of(&response)));
-            Ok(Early::Feed(socket, Box::new(feed)))
+            Ok(Some((socket, Box::new(feed))))
         }
         None => {
-            answer(&mut socket, response).await?;
-            Ok(Early::Over)
+            let refusing = refuse(&mut socket, response);
+            tokio::time::timeout(limits::HEAD_TIMEOUT, refusing).await.unwrap_or(Ok(()))?;
+            Ok(None)
         }
     }
 }
@@ -68,30 +79,32 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     *request.uri_mut() = path.parse::<Uri>().ok()?;
     for header in head.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
-        // A body, or another protocol, is more than is done here.
-        if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::UPGRADE, header::EXPECT]
-            .contains(&name)
-        {
+        // A body is more than is done here.
+        if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::EXPECT].contains(&name) {
             return None;
         }
         request.headers_mut().append(name, HeaderValue::from_bytes(header.value).ok()?);
     }
-    // Without one it is not a proper request; hyper tells.
-    request.headers().contains_key(header::HOST).then_some((request, length))
+    // Without one, or with two, it is not a proper request; hyper tells.
+    (request.headers().get_all(header::HOST).iter().count() == 1).then_some((request, length))
 }
 
 /// An answer that does not stay: sent whole, and the connection ends.
-async fn answer(socket: &mut TcpStream, response: Response<Body>) -> io::Result<()> {
+async fn refuse(socket: &mut TcpStream, response: Response<Body>) -> io::Result<()> {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let response = Response::from_parts(parts, Body::empty());
     let mut out = BytesMut::from(&head(&response, Ending::After(body.len()))[..]);
     out.put_slice(&body);
-    let sending = async {
-        socket.write_all(&out).await?;
-        socket.shutdown().await
-    };
-    tokio::time::timeout(limits::HEAD_TIMEOUT, sending).await.unwrap_or(Ok(()))
+    socket.write_all(&out).await?;
+    socket.shutdown().await?;
+    // What the client still says is read for a while: closing before that could cost it the answer.
+    let mut said = [0; HEAD_BYTES];
+    let mut rest = limits::REFUSED_BYTES;
+    while let read @ 1.. = socket.read(&mut said).await? {
+        rest = rest.checked_sub(read).ok_or(io::ErrorKind::ConnectionAborted)?;
+    }
+    Ok(())
 }
 
 /// How the body of an answer ends.
@@ -153,9 +166,11 @@ mod tests {
         let get = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nHost: a\r\n";
         assert!(taken(&format!("{get}\r\n")));
         assert!(taken(&format!("{get}Accept: text/event-stream\r\n\r\n")));
+        assert!(taken("GET /s?live=websocket HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n"));
         assert!(!taken(get), "the head is not complete");
         assert!(!taken(&format!("{get}Content-Length: 1\r\n\r\nx")));
         assert!(!taken("GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\n\r\n"), "no host");
+        assert!(!taken(&format!("{get}Host: b\r\n\r\n")), "two hosts");
         assert!(!taken("GET /v1/stream/s?offset=-1&live=sse HTTP/1.0\r\nHost: a\r\n\r\n"));
         assert!(!taken("POST /v1/stream/s?live=sse HTTP/1.1\r\nHost: a\r\n\r\n"));
         assert!(!taken("GET /v1/stream/s?live=sses HTTP/1.1\r\nHost: a\r\n\r\n"));

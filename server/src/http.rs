@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidings_api::Scheme;
 use tidings_api::live::Conduit;
+use tidings_api::{Answering, Front, Scheme};
 use tidings_engine::LimitHits;
 use tidings_model::limits::{self, Limit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -49,7 +48,7 @@ pub struct Opened<I> {
 pub struct Http {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
-    router: Router,
+    front: Front,
     idle_timeout: Duration,
     limit_hits: LimitHits,
 }
@@ -59,7 +58,7 @@ impl Http {
     ///
     /// Heads up to twice the limit come through to the routes, which tell the client in full what is wrong; what is
     /// larger is refused here, with a status alone.
-    pub fn new(router: Router, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
+    pub fn new(front: Front, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
         let head_bytes = options.header_bytes.max(limits::URI_BYTES).saturating_mul(2);
         let mut http1 = http1::Builder::new();
         // Runs while a connection waits for the head of its next request. The first one has its own deadline.
@@ -73,12 +72,12 @@ impl Http {
             .max_pending_accept_reset_streams(limits::HTTP2_PENDING_RESETS)
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
-        Self { http1, http2, router, idle_timeout: options.idle_timeout, limit_hits }
+        Self { http1, http2, front, idle_timeout: options.idle_timeout, limit_hits }
     }
 
     /// What is served.
-    pub fn router(&self) -> &Router {
-        &self.router
+    pub fn front(&self) -> &Front {
+        &self.front
     }
 
     /// Serves a connection to its end. The head of its first request is due at a moment; when the server stops, the
@@ -90,7 +89,7 @@ impl Http {
         let activity = Arc::new(Activity::new());
         let conduit = Conduit::new(Arc::new(opened.counted));
         let routes = Routes {
-            router: self.router.clone(),
+            front: self.front.clone(),
             scheme: opened.scheme,
             activity: activity.clone(),
             // On HTTP/2 others share the connection, so one reader that takes nothing is no reason to cut it.
@@ -221,13 +220,11 @@ impl Activity {
 /// The routes, for one connection.
 #[derive(Clone)]
 struct Routes {
-    router: Router,
+    front: Front,
     scheme: Scheme,
     activity: Arc<Activity>,
     conduit: Option<Conduit>,
 }
-
-type Answering = <Router as tower_service::Service<Request<Body>>>::Future;
 
 impl Service<Request<Incoming>> for Routes {
     type Response = Response<Body>;
@@ -236,15 +233,14 @@ impl Service<Request<Incoming>> for Routes {
 
     fn call(&self, request: Request<Incoming>) -> Answering {
         self.activity.begun.store(true, Ordering::Relaxed);
-        let mut request = request.map(Body::new);
-        if self.scheme == Scheme::Https {
-            request.extensions_mut().insert(Scheme::Https);
-        }
-        if let Some(conduit) = &self.conduit {
-            request.extensions_mut().insert(conduit.clone());
-        }
-        // A router is always ready.
-        tower_service::Service::call(&mut self.router.clone(), request)
+        self.front.answer(request, |request| {
+            if self.scheme == Scheme::Https {
+                request.extensions_mut().insert(Scheme::Https);
+            }
+            if let Some(conduit) = &self.conduit {
+                request.extensions_mut().insert(conduit.clone());
+            }
+        })
     }
 }
 

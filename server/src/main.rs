@@ -21,6 +21,10 @@ use clap::Parser;
 
 use crate::command::CommandError;
 
+/// Every append allocates on one thread what another frees; this one is made for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match command::Command::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Envelopes, Lives, Observe, Stage, Turnstile, TurnstileOptions};
+use tidings_api::{Api, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
 use tidings_engine::deliver::Channels;
@@ -195,7 +195,7 @@ impl Server {
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
         let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
-        let api = Api {
+        let api = Api::new(Parts {
             streams,
             sessions: sessions.clone(),
             gate,
@@ -205,14 +205,11 @@ impl Server {
             turnstile,
             observe,
             metrics_access,
-        };
+        });
         let (stop, stopped) = watch::channel(false);
         let serving = {
-            let http = Http::new(
-                tidings_api::router(api.clone()),
-                &options.limits.connections(),
-                LimitHits::new(&metrics),
-            );
+            let http =
+                Http::new(Front::new(api.clone()), &options.limits.connections(), LimitHits::new(&metrics));
             let counts = Counts::new(&metrics);
             let shared = Connections {
                 options: options.limits.connections(),
@@ -230,7 +227,7 @@ impl Server {
             };
             // Not counted among those of clients.
             let uncounted = Metrics::new();
-            let http = Http::new(tidings_api::operators_router(api), &settings, LimitHits::new(&uncounted));
+            let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted));
             let counts = Counts::new(&uncounted);
             let shared = Connections { options: settings, http, tls: None, counts, stage };
             (address, tokio::spawn(connections::serve(listener, Arc::new(shared), when_dropped(stopped))))
@@ -312,6 +309,7 @@ impl Server {
             Err(_) => {
                 tracing::warn!("some connections did not end by themselves and are cut");
                 self.serving.abort();
+                self.lives.cut();
                 Ok(())
             }
         };

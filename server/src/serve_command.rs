@@ -44,6 +44,9 @@ pub struct Serve {
     /// File of the certificate's private key, in PEM.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Collector of OpenTelemetry that gets a trace of each request, such as http://127.0.0.1:4318.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
     /// What is logged: a level, or levels by module, such as debug or info,tidings_api=trace [default: info].
     #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
     log: Option<String>,
@@ -73,6 +76,7 @@ impl Serve {
         config.observe.metrics_listen = self.metrics_listen.or(config.observe.metrics_listen);
         config.tls_cert = self.tls_cert.or(config.tls_cert);
         config.tls_key = self.tls_key.or(config.tls_key);
+        config.log.otlp_endpoint = self.otlp_endpoint.or(config.log.otlp_endpoint);
         config.check()?;
         Ok(config)
     }

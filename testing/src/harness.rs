@@ -11,6 +11,10 @@ use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{Access, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
 use tidings_streams::Options;
 
+/// How many of the server's own tasks wait for the clock: its sweeps of streams and of sessions, and the one that asks
+/// live readers whether they may go on.
+pub const SLEEPERS: usize = 3;
+
 /// How a server under test is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {

@@ -10,5 +10,5 @@ pub mod node;
 mod process;
 pub mod sse;
 
-pub use harness::{ADMIN_KEY, Doors, Harness, Setup, TestStore, eventually, until};
+pub use harness::{ADMIN_KEY, Doors, Harness, SLEEPERS, Setup, TestStore, eventually, until};
 pub use process::{Exit, Launch, Process, binary};

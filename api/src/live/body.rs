@@ -73,17 +73,19 @@ impl Life for Shared {
         match ask {
             Ask::Nothing => {}
             Ask::Send => self.task.wake(),
-            Ask::Cut => {
-                // It is not polled, so it cannot end by itself.
-                if let Some(conduit) = &self.conduit {
-                    conduit.cut();
-                }
-            }
+            // It is not polled, so it cannot end by itself.
+            Ask::Cut => self.cut(),
         }
     }
 
     fn drain(self: Arc<Self>, now: Timestamp) {
         self.feed().end(End::Draining, now);
         self.task.wake();
+    }
+
+    fn cut(&self) {
+        if let Some(conduit) = &self.conduit {
+            conduit.cut();
+        }
     }
 }

@@ -18,7 +18,9 @@ const ROOM: usize = 32 * 1024;
 /// On which terms a feed lasts.
 pub struct Terms {
     /// When the client is asked to come again.
-    ends_at: Option<Timestamp>,
+    lasts: Option<Duration>,
+    /// When it began.
+    began: Timestamp,
     /// How long it may take nothing of what waits for it.
     slow: Duration,
     /// What lets the client in, for as long as it holds.
@@ -29,13 +31,12 @@ pub struct Terms {
 
 impl Terms {
     /// Terms for somebody whose pass holds; from now on it is watched.
-    pub fn new(
-        ends_at: Option<Timestamp>,
-        slow: Duration,
-        pass: Pass,
-        now: Timestamp,
-    ) -> Result<Self, Denied> {
-        if pass.holds(now) { Ok(Self { ends_at, slow, pass, _counted: None }) } else { Err(Denied::Revoked) }
+    pub fn new(lasts: Option<Duration>, slow: Duration, pass: Pass, now: Timestamp) -> Result<Self, Denied> {
+        if pass.holds(now) {
+            Ok(Self { lasts, began: now, slow, pass, _counted: None })
+        } else {
+            Err(Denied::Revoked)
+        }
     }
 
     /// The same for a reader that is counted as long as it is fed.
@@ -101,6 +102,10 @@ pub struct Feed {
     /// Since when the client has taken nothing though something waits for it.
     stuck_since: Option<Timestamp>,
     ended: Option<(End, Timestamp)>,
+    /// Something was sent since it was last asked.
+    moved: bool,
+    /// There is nobody to send anything to.
+    gone: bool,
     /// The connection knows that nothing more comes.
     pub(super) hung_up: bool,
 }
@@ -126,6 +131,8 @@ impl Feed {
             terms,
             stuck_since: None,
             ended: None,
+            moved: false,
+            gone: false,
             hung_up: false,
         }
     }
@@ -185,6 +192,7 @@ impl Feed {
     pub fn sent(&mut self, bytes: usize) {
         self.outbox.advance(bytes);
         self.stuck_since = None;
+        self.moved = true;
     }
 
     /// Nothing more could be sent, though there is something.
@@ -226,13 +234,29 @@ impl Feed {
     /// Lets go of its subscription: the connection is gone.
     pub fn abandon(&mut self) {
         self.subscription = None;
+        self.gone = true;
     }
 
-    /// Time has passed.
+    /// Time has passed. A clock that was set back does not make any wait longer.
     pub fn tick(&mut self, now: Timestamp) -> Ask {
-        if let Some((_, since)) = self.ended {
-            return if now.since(since) >= limits::LAST_WORD_TIMEOUT { Ask::Cut } else { Ask::Nothing };
+        if self.gone {
+            return Ask::Nothing;
         }
+        let moved = std::mem::take(&mut self.moved);
+        if let Some((end, since)) = &mut self.ended {
+            let patience = match end {
+                // Who may not hear anything any more is not waited for.
+                End::Revoked => limits::REVOKED_TIMEOUT,
+                _ => limits::LAST_WORD_TIMEOUT,
+            };
+            // Whoever takes what is left may take its time.
+            *since = if moved && *end != End::Revoked { now } else { now.min(*since) };
+            return if now.since(*since) >= patience { Ask::Cut } else { Ask::Nothing };
+        }
+        if let Some(since) = &mut self.stuck_since {
+            *since = now.min(*since);
+        }
+        self.terms.began = now.min(self.terms.began);
         if self.stuck_since.is_some_and(|since| now.since(since) >= self.terms.slow) {
             self.end(End::Slow, now);
             return Ask::Send;
@@ -241,7 +265,7 @@ impl Feed {
             self.end(End::Revoked, now);
             return Ask::Send;
         }
-        if self.terms.ends_at.is_some_and(|at| at <= now) {
+        if self.terms.lasts.is_some_and(|lasts| now.since(self.terms.began) >= lasts) {
             self.end(End::TimeOver, now);
             return Ask::Send;
         }

@@ -22,6 +22,9 @@ pub trait Life: Send + Sync {
 
     /// The server is about to stop.
     fn drain(self: Arc<Self>, now: Timestamp);
+
+    /// It has had its time. Ends at once.
+    fn cut(&self);
 }
 
 impl Lives {
@@ -49,6 +52,11 @@ impl Lives {
     pub fn drain(&self, now: Timestamp) {
         self.lock().draining = Some(now);
         self.all().into_iter().for_each(|life| life.drain(now));
+    }
+
+    /// Ends all at once.
+    pub fn cut(&self) {
+        self.all().iter().for_each(|life| life.cut());
     }
 
     /// How many there are.

@@ -27,6 +27,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tidings_engine::Clock;
 use tidings_engine::deliver::Subscription;
+use tidings_model::limits;
 
 use crate::error::ApiError;
 use crate::websocket::{Connection, Limits, Patience, Upgrade};
@@ -111,7 +112,14 @@ impl Carrier {
         terms: Terms,
         stage: &Stage,
     ) -> Result<Response, ApiError> {
-        let socket = Connection::new(Limits::default(), Patience::default(), stage.clock.now());
+        // Nothing is heard here, so little of it is kept.
+        let limits = Limits {
+            frame_bytes: limits::UNHEARD_MESSAGE_BYTES,
+            message_bytes: limits::UNHEARD_MESSAGE_BYTES,
+            message_time: limits::UNHEARD_MESSAGE_TIMEOUT,
+            ..Limits::default()
+        };
+        let socket = Connection::new(limits, Patience::default(), stage.clock.now());
         let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), terms);
         let (conduit, upgrading) = match self {
             Self::Socket => return Ok(hand_over(upgrade.into_response(), feed)),

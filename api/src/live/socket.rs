@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use socket2::SockRef;
 use tidings_engine::Clock;
-use tidings_model::Timestamp;
+use tidings_model::{Timestamp, limits};
 use tokio::net::TcpStream;
 
 use super::feed::{Ask, End, Feed};
@@ -53,8 +53,11 @@ impl Socket {
             over: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
-        lives.enter(socket.clone());
-        Serving(socket).await;
+        let serving = Serving(socket.clone());
+        // Before anybody can end it: the head of the answer comes first.
+        socket.send();
+        lives.enter(socket);
+        serving.await;
     }
 
     /// Sends what there is. If somebody else is at it, that one looks again.
@@ -85,7 +88,12 @@ impl Socket {
 
     fn send_all(&self, cx: &mut Context<'_>) -> io::Result<Sent> {
         let mut feed = self.feed();
+        let mut room = limits::SEND_BYTES;
         loop {
+            if room == 0 {
+                // The task finds the socket writable and goes on, after others had their turn.
+                return Ok(Sent::Blocked);
+            }
             let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else { return Ok(Sent::All) };
             if outbox.is_empty() {
                 // Once is enough.
@@ -100,7 +108,10 @@ impl Socket {
             }
             match self.stream.try_write_vectored(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(bytes) => feed.sent(bytes),
+                Ok(bytes) => {
+                    feed.sent(bytes);
+                    room = room.saturating_sub(bytes);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     feed.stuck(self.clock.now());
                     return Ok(Sent::Blocked);
@@ -185,6 +196,10 @@ impl Life for Socket {
     fn drain(self: Arc<Self>, now: Timestamp) {
         self.feed().end(End::Draining, now);
         self.send();
+    }
+
+    fn cut(&self) {
+        self.finish();
     }
 }
 

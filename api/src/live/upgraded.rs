@@ -50,8 +50,9 @@ impl Shared {
             return Poll::Ready(Ok(()));
         }
         let reading = self.poll_read(cx, io.as_mut())?;
-        let writing = self.poll_write(cx, io.as_mut())?;
-        if reading.is_ready() || writing.is_ready() { Poll::Ready(Ok(())) } else { Poll::Pending }
+        // When all is said, what the client still says is heard until it goes: it might not hear the end otherwise.
+        let _ = self.poll_write(cx, io)?;
+        reading.map(Ok)
     }
 
     /// Ready when the client has gone.
@@ -76,7 +77,9 @@ impl Shared {
                 ready!(io.as_mut().poll_flush(cx))?;
                 return Poll::Pending;
             };
-            let Some(piece) = outbox.slices().next() else { return io.as_mut().poll_shutdown(cx) };
+            let Some(piece) = outbox.slices().next() else {
+                return if feed.hung_up { Poll::Pending } else { self.hang_up(cx, io, &mut feed) };
+            };
             match io.as_mut().poll_write(cx, &piece)? {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(bytes) => feed.sent(bytes),
@@ -88,6 +91,17 @@ impl Shared {
         }
     }
 
+    fn hang_up<T: AsyncWrite>(
+        &self,
+        cx: &mut Context<'_>,
+        io: Pin<&mut T>,
+        feed: &mut Feed,
+    ) -> Poll<io::Result<()>> {
+        ready!(io.poll_shutdown(cx))?;
+        feed.hung_up = true;
+        Poll::Pending
+    }
+
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().expect("nobody panics while sending")
     }
@@ -95,14 +109,21 @@ impl Shared {
 
 impl Life for Shared {
     fn tick(self: Arc<Self>, now: Timestamp) {
-        if self.feed().tick(now) == Ask::Cut {
-            self.over.store(true, Ordering::SeqCst);
+        let ask = self.feed().tick(now);
+        match ask {
+            Ask::Nothing => {}
+            Ask::Send => self.task.wake(),
+            Ask::Cut => self.cut(),
         }
-        self.task.wake();
     }
 
     fn drain(self: Arc<Self>, now: Timestamp) {
         self.feed().end(End::Draining, now);
+        self.task.wake();
+    }
+
+    fn cut(&self) {
+        self.over.store(true, Ordering::SeqCst);
         self.task.wake();
     }
 }

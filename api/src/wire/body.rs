@@ -86,27 +86,28 @@ fn too_slow() -> ApiError {
     ApiError::over(Limit::BodyTime, StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
 }
 
-/// Parts of a body. One part is passed on as it is.
+/// Parts of a body, in memory of their own: what comes from the socket lies in a buffer many times its size, which would
+/// be kept as long as the record is.
 #[derive(Default)]
 struct Collected {
-    first: Bytes,
+    only: Bytes,
     joined: BytesMut,
 }
 
 impl Collected {
     fn push(&mut self, part: Bytes) {
-        if self.first.is_empty() {
-            self.first = part;
-        } else {
-            if self.joined.is_empty() {
-                self.joined.extend_from_slice(&self.first);
-            }
-            self.joined.extend_from_slice(&part);
+        if self.only.is_empty() && self.joined.is_empty() {
+            self.only = part;
+            return;
         }
+        if self.joined.is_empty() {
+            self.joined.extend_from_slice(&std::mem::take(&mut self.only));
+        }
+        self.joined.extend_from_slice(&part);
     }
 
     fn into_bytes(self) -> Bytes {
-        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
+        if self.joined.is_empty() { Bytes::copy_from_slice(&self.only) } else { self.joined.freeze() }
     }
 }
 

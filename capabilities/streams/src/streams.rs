@@ -59,7 +59,11 @@ impl Streams {
     /// Streams in the given store, which wakes readers on the given bus. They are served on the runtime that this is
     /// called in.
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
-        let limits = Limits { ring_bytes: options.slow_reader_bytes, read_bytes: options.read_chunk_bytes };
+        let limits = Limits {
+            ring_bytes: options.slow_reader_bytes,
+            read_bytes: options.read_chunk_bytes,
+            own_bytes: limits::OWN_READ_BYTES.min(options.read_chunk_bytes),
+        };
         let channels = Channels::new(bus.clone(), limits);
         Self { store, bus, channels, clock, options, swept_through: SweptThrough::default(), shape: None }
     }

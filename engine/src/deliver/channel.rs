@@ -40,6 +40,8 @@ pub(super) struct State {
     waking: bool,
     readers: Vec<Option<Reader>>,
     vacant: Vec<usize>,
+    /// The last frame that a reader read from the log for itself, and up to where it would have read.
+    kept: Option<(Frame, Position)>,
 }
 
 /// Why nothing more comes.
@@ -136,8 +138,24 @@ impl State {
     pub(super) fn leave(&mut self, slot: usize) -> Option<Waker> {
         let left = self.readers[slot].take();
         self.vacant.push(slot);
-        self.forget_heard();
+        if left.as_ref().is_some_and(|reader| reader.next == Some(self.first)) {
+            self.forget_heard();
+        }
         left.and_then(|reader| reader.waker)
+    }
+
+    /// Keeps a frame for others who come to the same place. What is returned is to be dropped without the lock.
+    pub(super) fn keep(&mut self, frame: Frame, through: Position) -> Option<(Frame, Position)> {
+        self.kept.replace((frame, through))
+    }
+
+    /// The frame that was kept, if it is what a reader would read just after a position.
+    pub(super) fn kept(&self, after: Position, through: Position, stamp: u64) -> Option<Frame> {
+        let (frame, read_through) = self.kept.as_ref()?;
+        // If it reached as far as could be read then, there may be more to read or to say now.
+        let unchanged = *read_through == through && self.ended.is_none();
+        let current = unchanged || frame.next < *read_through;
+        (frame.after == after && frame.stamp == stamp && current).then(|| frame.clone())
     }
 
     /// Notes whom to wake when there is more.
@@ -193,9 +211,10 @@ impl State {
         }
     }
 
-    /// Ends the channel without a last word.
-    pub(super) fn lose(&mut self, _: Lost) {
+    /// Ends the channel without a last word. All are to be woken.
+    pub(super) fn lose(&mut self, _: Lost) -> Vec<Waker> {
         self.ended.get_or_insert(End::Lost);
+        self.wakers()
     }
 
     /// Whether it has ended though its log may go on.

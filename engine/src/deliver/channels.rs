@@ -15,13 +15,19 @@ use crate::Bus;
 pub struct Limits {
     /// Bytes of frames that a channel keeps for readers that are behind. Whoever is further behind reads the log.
     pub ring_bytes: usize,
-    /// Bytes of records that are read from the log at a time.
+    /// Bytes of records that are read from the log at a time, to be shared by all.
     pub read_bytes: usize,
+    /// Bytes of records that one reader reads from the log at a time for itself. It may take them as slowly as it is let.
+    pub own_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { ring_bytes: limits::RING_BYTES, read_bytes: limits::READ_CHUNK_BYTES }
+        Self {
+            ring_bytes: limits::RING_BYTES,
+            read_bytes: limits::READ_CHUNK_BYTES,
+            own_bytes: limits::OWN_READ_BYTES,
+        }
     }
 }
 

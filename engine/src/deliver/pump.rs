@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tidings_model::{LogId, Position};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::channel::Channel;
 use super::channels::Queue;
-use super::{Batch, Frame};
+use super::{Batch, Frame, Lost};
 use crate::log::{Boundary, Page, Span};
 
 /// Being woken may mean writing to a socket: after so many, others get their turn.
@@ -61,11 +61,20 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
     }
 }
 
-/// Brings a channel up to date. Nobody else does while it is marked as queued.
+/// Brings a channel up to date. One that cannot be is given up, and all others go on.
 async fn look_after(channel: Arc<Channel>) {
+    let bringing = std::panic::AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
+    if bringing.await.is_err() {
+        let wakers = channel.lock().lose(Lost);
+        wakers.iter().for_each(|waker| waker.wake_by_ref());
+    }
+}
+
+/// Nobody else does while the channel is marked as queued.
+async fn bring_up_to_date(channel: &Arc<Channel>) {
     loop {
         channel.stale.store(false, Ordering::SeqCst);
-        advance(&channel).await;
+        advance(channel).await;
         channel.queued.store(false, Ordering::SeqCst);
         // What came before that did not queue it and is ours to see; what comes after queues it again.
         if !channel.stale.load(Ordering::SeqCst) || channel.queued.swap(true, Ordering::SeqCst) {
@@ -88,11 +97,7 @@ async fn advance(channel: &Arc<Channel>) {
         let read = channel.source.read(span).await;
         let mut more = false;
         let wakers = match read {
-            Err(lost) => {
-                let mut state = channel.lock();
-                state.lose(lost);
-                state.wakers()
-            }
+            Err(lost) => channel.lock().lose(lost),
             Ok(page) => {
                 more = page.last(head) < page.status.tail && !page.records.is_empty();
                 let frames = frames(channel, head, &page);

@@ -28,6 +28,8 @@ enum Place {
     Log,
     /// In the log, reading up to a position.
     Reading(BoxFuture<'static, Result<Page, Lost>>, Position),
+    /// In the log, with a frame that another reader has read there.
+    Kept(Frame),
     /// In the ring, at the frame of this number.
     Ring(u64),
 }
@@ -74,6 +76,13 @@ impl Subscription {
                     }
                 }
                 Place::Log => ready!(self.begin(cx)),
+                Place::Kept(frame) => {
+                    let frame = frame.clone();
+                    self.place = Place::Log;
+                    self.pass(&frame);
+                    take(&frame);
+                    return Poll::Ready(Step::Frames);
+                }
                 Place::Reading(reading, through) => {
                     let through = *through;
                     let read = match reading.poll_unpin(cx) {
@@ -152,23 +161,38 @@ impl Subscription {
     /// Goes on to the ring if it can, otherwise begins to read the log, or waits.
     fn begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.channel.lock();
-        let joins = self.greeted && self.channel.encode.stamp() >= self.stamp;
-        if joins && let Some(next) = state.locate(self.after) {
-            state.note(self.slot, Some(next));
-            self.place = Place::Ring(next);
-            return Poll::Ready(());
-        }
-        if self.greeted && self.after >= state.head {
-            if let Some(end) = state.ended {
-                self.over = Some(end.into());
+        if self.greeted
+            && let Some(next) = state.locate(self.after)
+        {
+            let first = state.frames(next).and_then(|mut frames| frames.next());
+            let shown = first.map_or_else(|| self.channel.encode.stamp(), |frame| frame.stamp);
+            if shown >= self.stamp {
+                state.note(self.slot, Some(next));
+                self.place = Place::Ring(next);
                 return Poll::Ready(());
             }
-            state.wait(self.slot, cx.waker());
-            return Poll::Pending;
+        }
+        if self.greeted && self.after >= state.head {
+            match state.ended {
+                Some(End::Lost) => {
+                    self.over = Some(Step::Lost);
+                    return Poll::Ready(());
+                }
+                // The frame that says so is not for it, so it asks the log.
+                Some(End::Closed) => {}
+                None => {
+                    state.wait(self.slot, cx.waker());
+                    return Poll::Pending;
+                }
+            }
         }
         // Not beyond the head: that is where a frame begins, so that is where it can go on to the ring.
-        let bytes = self.channel.limits.read_bytes;
+        let bytes = self.channel.limits.own_bytes;
         let through = state.head;
+        if let Some(frame) = state.kept(self.after, through, self.channel.encode.stamp().max(self.stamp)) {
+            self.place = Place::Kept(frame);
+            return Poll::Ready(());
+        }
         let span = Span { through, bytes, ..Span::after(self.after) };
         drop(state);
         let source = self.channel.source.clone();
@@ -185,12 +209,23 @@ impl Subscription {
         let closed = page.status.closed && up_to_date;
         let batch = Batch { records: &page.records, next, up_to_date, closed };
         let stamp = self.channel.encode.stamp().max(self.stamp);
-        self.after = next;
+        let frame = Frame::of(&batch, after, &*self.channel.encode, stamp);
+        self.pass(&frame);
+        // Many come to the same place, as the start is one; they need not all hold a copy.
+        let before = self.channel.lock().keep(frame.clone(), through);
+        drop(before);
+        frame
+    }
+
+    /// Goes past a frame that was not in the ring.
+    fn pass(&mut self, frame: &Frame) {
+        self.after = frame.next;
         self.greeted = true;
-        if closed {
+        // A reader that is ahead in time is soon shown what the others are.
+        self.stamp = self.stamp.min(self.channel.encode.stamp().saturating_add(1));
+        if frame.closed {
             self.over = Some(Step::Closed);
         }
-        Frame::of(&batch, after, &*self.channel.encode, stamp)
     }
 }
 

@@ -57,7 +57,7 @@ impl World {
         let store = Memory::<Notes>::new(bus.clone(), clock);
         let log = store.reserve().await.expect("a number");
         store.commit(Commit::new().with(Operation::create(log))).await.expect("a new log");
-        let channels = Channels::new(bus, Limits { ring_bytes, read_bytes: 64 });
+        let channels = Channels::new(bus, Limits { ring_bytes, read_bytes: 64, own_bytes: 48 });
         Self { store, channels, encode: Arc::default(), log }
     }
 
@@ -163,8 +163,9 @@ async fn a_log_that_is_deleted_lets_its_readers_go() {
 }
 
 #[tokio::test]
-async fn a_reader_is_not_shown_a_lower_stamp_than_it_asked_for() {
+async fn a_reader_is_not_shown_a_lower_stamp_than_it_asked_for_while_that_is_near() {
     let world = World::new(1024).await;
+    world.encode.stamp.store(6, Ordering::SeqCst);
     let mut reader = world.join(Position::ZERO, 7).await;
     let mut other = world.join(Position::ZERO, 0).await;
     assert_eq!(hear(&mut other).await, "");
@@ -182,6 +183,63 @@ async fn a_reader_is_not_shown_a_lower_stamp_than_it_asked_for() {
     assert_eq!(text(&frames), "abc");
     let stamps: Vec<u64> = frames.iter().map(|frame| frame.stamp).collect();
     assert!(stamps.is_sorted() && stamps[0] == 7 && stamps.last() == Some(&9), "{stamps:?}");
+}
+
+#[tokio::test]
+async fn a_reader_that_is_far_ahead_in_time_is_soon_shown_what_all_are() {
+    let world = World::new(1024).await;
+    let mut reader = world.join(Position::ZERO, 1_000_000).await;
+    let mut frames = Vec::new();
+    assert_eq!(reader.next(0, |frame| frames.push(frame.clone())).await, Step::Frames);
+    assert_eq!(frames[0].stamp, 1_000_000);
+    world.encode.stamp.store(1, Ordering::SeqCst);
+    assert!(reader.next(0, |_| {}).now_or_never().is_none(), "it is in the ring now");
+    let before = world.encode.encoded.load(Ordering::SeqCst);
+    world.append("a").await;
+    assert_eq!(hear(&mut reader).await, "a");
+    assert_eq!(world.encode.encoded.load(Ordering::SeqCst), before + 1);
+}
+
+#[tokio::test]
+async fn a_frame_from_before_the_time_that_a_reader_waits_for_does_not_make_it_turn_in_circles() {
+    let world = World::new(1024).await;
+    let mut reader = world.join(Position::ZERO, 1).await;
+    let mut other = world.join(Position::ZERO, 0).await;
+    assert_eq!((hear(&mut reader).await, hear(&mut other).await), (String::new(), String::new()));
+    // Now `other` reads the ring, and keeps the frame there that is stamped with the time before.
+    assert!(other.next(0, |_| {}).now_or_never().is_none());
+    world.append("a").await;
+    while world.encode.encoded.load(Ordering::SeqCst) < 3 {
+        tokio::task::yield_now().await;
+    }
+    world.encode.stamp.store(9, Ordering::SeqCst);
+    assert_eq!(hear(&mut reader).await, "a");
+}
+
+#[tokio::test]
+async fn a_reader_that_is_ahead_in_time_hears_that_the_log_is_closed() {
+    let world = World::new(1024).await;
+    let mut reader = world.join(Position::ZERO, 1).await;
+    assert_eq!(hear(&mut reader).await, "");
+    assert!(reader.next(0, |_| {}).now_or_never().is_none());
+    world.close().await;
+    assert_eq!(hear(&mut reader).await, "!");
+    assert_eq!(reader.next(0, |_| {}).await, Step::Closed);
+}
+
+#[tokio::test]
+async fn readers_who_begin_at_the_same_place_share_what_they_read_there() {
+    let world = World::new(1024).await;
+    for n in 0..20 {
+        world.append(&format!("record {n},")).await;
+    }
+    let mut readers = Vec::new();
+    for _ in 0..10 {
+        let mut reader = world.join(Position::ZERO, 0).await;
+        assert!(hear(&mut reader).await.starts_with("record 0,"));
+        readers.push(reader);
+    }
+    assert_eq!(world.encode.encoded.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

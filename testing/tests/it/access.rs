@@ -13,7 +13,7 @@ use tidings_engine::Clock;
 use tidings_model::{Pattern, ProjectId};
 use tidings_server::StoredProjects;
 use tidings_testing::sse::Events;
-use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, Setup, TestStore, binary, until};
+use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, SLEEPERS, Setup, TestStore, binary, until};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 const APP_KEY: &str = "the-signing-key-of-app";
@@ -776,17 +776,17 @@ async fn an_application_can_decide_instead_and_is_asked_again_about_readers() {
     let mut events = Events::of(answer(request).await);
     assert_eq!(events.next().await.expect("a first event").name, "control");
     let asked = doorman.asked.load(Ordering::SeqCst);
-    until("the reader and its watch wait", || server.clock.sleepers() == 4).await;
+    until("the reader and its watch wait", || server.clock.sleepers() == SLEEPERS + 1).await;
     server.clock.advance(Duration::from_secs(4));
     until("it is asked again", || doorman.asked.load(Ordering::SeqCst) == asked + 1).await;
-    until("the watch waits", || server.clock.sleepers() == 4).await;
+    until("the watch waits", || server.clock.sleepers() == SLEEPERS + 1).await;
     doorman.shut.store(true, Ordering::SeqCst);
     server.clock.advance(Duration::from_secs(4));
     until("it is asked once more", || doorman.asked.load(Ordering::SeqCst) == asked + 2).await;
-    until("the server waits", || server.clock.sleepers() == 3).await;
+    until("the server waits", || server.clock.sleepers() == SLEEPERS).await;
     server.clock.advance(Duration::from_secs(1));
     assert_eq!(events.next().await, None);
-    until("nothing is left of the reader", || server.clock.sleepers() == 3).await;
+    until("nothing is left of the reader", || server.clock.sleepers() == SLEEPERS).await;
     assert_eq!(
         answer(server.request(Method::GET, "/v1/projects").bearer_auth(ADMIN_KEY)).await.status(),
         200
@@ -900,7 +900,7 @@ async fn no_log_at_any_level_has_a_secret() {
     }
     child.kill().await.expect("it was running");
     let log = std::fs::read_to_string(&log).expect("readable");
-    assert!(log.len() > 10_000, "the log has everything: {} bytes", log.len());
+    assert!(log.contains("/v1/{project}/stream/{id}"), "the log has every request: {log}");
     let payload = |token: &str| token.split('.').nth(1).expect("three parts").to_owned();
     let signature = |token: &str| token.rsplit('.').next().expect("three parts").to_owned();
     let api_token = Key::parse(APP_KEY).expect("a key").api_key(&project("app"));

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use reqwest::{Method, Response};
-use tidings_testing::{Harness, until};
+use tidings_testing::{Harness, SLEEPERS, until};
 
 /// A stream with much text.
 async fn stream(server: &Harness, path: &str, content_type: &str) -> String {
@@ -113,7 +113,7 @@ async fn a_long_poll_is_compressed_and_events_are_not() {
     assert_eq!(plain("zstd", &answer.bytes().await.expect("a body")), text);
     let waiting = server.request(Method::GET, "/v1/stream/s?offset=now&live=long-poll");
     let waiting = tokio::spawn(waiting.header("accept-encoding", "gzip").send());
-    until("the reader waits", || server.clock.sleepers() == 4).await;
+    until("the reader waits", || server.clock.sleepers() == SLEEPERS + 1).await;
     server.clock.advance(Duration::from_secs(4));
     let nothing = waiting.await.expect("no panic").expect("an answer");
     assert_eq!((nothing.status().as_u16(), header(&nothing, "content-encoding")), (204, None));

@@ -125,7 +125,7 @@ async fn dev_by_variable_or_file_refuses_the_network_too() {
 async fn a_filter_of_logs_that_cannot_be_read_is_told() {
     let exit = Process::run_with(&["serve", "--dev"], &[("TIDINGS_LOG", "tidings=loud=")]).await;
     assert_eq!(exit.status.code(), Some(1));
-    assert!(exit.stderr.contains("(TIDINGS_LOG) is not a filter"), "{}", exit.stderr);
+    assert!(exit.stderr.contains("--log (TIDINGS_LOG) is a level"), "{}", exit.stderr);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidings_model::limits;
 use tidings_server::LimitOptions;
 use tidings_streams::Options;
-use tidings_testing::{Harness, Setup, TestStore, until};
+use tidings_testing::{Harness, SLEEPERS, Setup, TestStore, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -122,7 +122,7 @@ async fn a_full_disk_is_told_as_507() {
 async fn a_head_beyond_its_limits_is_refused_and_counted() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
-    let long = format!("/v1/stream/s?token={}", "x".repeat(limits::URI_BYTES));
+    let long = format!("/v1/stream/s?offset={}", "x".repeat(limits::URI_BYTES));
     let answer = server.get(&long).await;
     assert_eq!(answer.status(), 414);
     assert_eq!(answer.headers()["access-control-allow-origin"], "*");
@@ -172,7 +172,7 @@ async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
     let head =
         "POST /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\r\n";
     socket.write_all(head.as_bytes()).await.expect("written");
-    until("the server waits for the body", || server.clock.sleepers() == 3).await;
+    until("the server waits for the body", || server.clock.sleepers() == SLEEPERS + 1).await;
     server.clock.advance(limits::BODY_GRACE);
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.expect("the connection ends");

@@ -5,10 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::json;
 use tidings_testing::sse::Events;
-use tidings_testing::{Harness, until};
-
-/// The server's own sleepers: its sweeps of streams and of sessions, and the one that asks live readers whether they may go on.
-const SLEEPERS: usize = 3;
+use tidings_testing::{Harness, SLEEPERS, until};
 
 /// Waits until so many long-polls wait.
 async fn waiting(server: &Harness, polls: usize) {
@@ -126,12 +123,16 @@ async fn a_server_that_stops_lets_waiting_readers_go_at_once() {
 async fn cursors_only_grow_within_one_sse_answer() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
-    let mut events = Events::of(server.get("/v1/stream/s?offset=-1&live=sse&cursor=99999999").await);
+    // What the client had is the cursor of this moment.
+    let mut now = Events::of(server.get("/v1/stream/s?offset=-1&live=sse").await);
+    let now = now.next().await.expect("a control event").json()["streamCursor"].clone();
+    let had: u64 = now.as_str().expect("a cursor").parse().expect("a number");
+    let mut events = Events::of(server.get(&format!("/v1/stream/s?offset=-1&live=sse&cursor={had}")).await);
     let cursor = |event: &tidings_testing::sse::Event| -> u64 {
         event.json()["streamCursor"].as_str().expect("a cursor").parse().expect("a number")
     };
     let mut last = cursor(&events.next().await.expect("a control event"));
-    assert!(last > 99_999_999);
+    assert!(last > had);
     for n in 0..5 {
         server.append_text("/v1/stream/s", &n.to_string()).await;
         events.next().await.expect("a data event");

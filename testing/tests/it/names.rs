@@ -34,8 +34,13 @@ async fn a_path_without_a_project_is_the_default_project() {
 #[tokio::test]
 async fn a_stream_id_may_have_slashes_and_anything_percent_encoded_but_control_characters() {
     let server = Harness::start().await;
-    for path in ["/v1/stream/a/b/c", "/v1/stream/%C3%BCbung%201", "/v1/stream/stream/x", "/v1/p/stream/a%2Fb"]
-    {
+    for path in [
+        "/v1/stream/Room-1_a:b.c",
+        "/v1/stream/a/b/c",
+        "/v1/stream/%C3%BCbung%201",
+        "/v1/stream/stream/x",
+        "/v1/p/stream/a%2Fb",
+    ] {
         server.create_text(path).await;
     }
     assert_eq!(server.get("/v1/p/stream/a/b").await.status(), 200, "an encoded slash is a slash");

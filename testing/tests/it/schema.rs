@@ -69,8 +69,6 @@ async fn the_description_is_served_and_the_copy_among_the_documents_is_the_same(
 /// Requests that schemathesis makes up from the description find no answer of 5xx and none that is not described.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_made_from_the_description_are_answered_as_it_says() {
-    let program = root().join("target/schemathesis/bin/st");
-    assert!(program.exists(), "schemathesis is not installed; scripts/install-test-tools installs it");
     let streams = Options {
         long_poll_timeout: Duration::from_millis(20),
         sse_duration: Duration::from_millis(20),
@@ -82,10 +80,23 @@ async fn requests_made_from_the_description_are_answered_as_it_says() {
         let json = server.put(path).header("content-type", "application/json");
         assert_eq!(json.send().await.expect("an answer").status(), 201);
     }
+    // A credential that is made up is refused, whatever else a request says; so once without any.
+    let described: Value = serde_json::from_str(tidings_api::openapi()).expect("JSON");
+    let mut open = described.clone();
+    assert!(open.as_object_mut().expect("an object").remove("security").is_some());
+    for description in [open, described] {
+        answers_as(&server, &description).await;
+    }
+}
+
+async fn answers_as(server: &Harness, description: &Value) {
+    let program = root().join("target/schemathesis/bin/st");
+    assert!(program.exists(), "schemathesis is not installed; scripts/install-test-tools installs it");
     let examples = std::env::var("TIDINGS_SCHEMA_EXAMPLES").unwrap_or_else(|_| "15".to_owned());
     let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("openapi.json"), description.to_string()).expect("written");
     let output = Command::new(program)
-        .args(["run", &server.url("/openapi.json"), "--max-examples", &examples])
+        .args(["run", "openapi.json", "--url", &server.url("/"), "--max-examples", &examples])
         .args(["--seed", "1", "--workers", "2", "--request-timeout", "10", "--no-color"])
         .args(["--exclude-checks", UNCHECKED])
         .current_dir(folder.path())
@@ -98,6 +109,6 @@ async fn requests_made_from_the_description_are_answered_as_it_says() {
 }
 
 /// Not checked: that all that fits the description is accepted and nothing else, since offsets, times and the like have
-/// rules that a description cannot say; and credentials, of which there are none here.
+/// rules that a description cannot say; and credentials, which nobody needs here.
 const UNCHECKED: &str =
     "positive_data_acceptance,negative_data_rejection,ignored_auth,object_level_authorization";

@@ -6,7 +6,7 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tidings_streams::Options;
 use tidings_testing::sse::Events;
-use tidings_testing::{Harness, Setup, until};
+use tidings_testing::{Harness, SLEEPERS, Setup, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::MaybeTlsStream;
@@ -146,7 +146,7 @@ async fn a_websocket_that_answers_no_ping_is_given_up() {
     assert_eq!(server.server().lives().len(), 1);
     // And then not any more: half open, as far as the server can see.
     for _ in 0..100 {
-        until("the server asks", || server.clock.sleepers() == 3).await;
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
         server.clock.advance(Duration::from_secs(1));
     }
     nobody_is_left(&server).await;
@@ -242,7 +242,7 @@ async fn readers_that_stop_reading_are_told_and_cut_and_nobody_else_notices() {
     flood(&server, "/v1/stream/s").await;
     let mut healthy = hearing.await.expect("the healthy one heard all of it");
     for _ in 0..17 {
-        until("the server asks", || server.clock.sleepers() == 3).await;
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
         server.clock.advance(Duration::from_secs(1));
     }
     until("those who stopped are cut", || server.server().lives().len() == 1).await;
@@ -272,7 +272,7 @@ async fn a_reader_that_stopped_and_reads_on_in_time_is_told_that_it_was_too_slow
     until("it is there", || server.server().lives().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
     for _ in 0..12 {
-        until("the server asks", || server.clock.sleepers() == 2).await;
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
         server.clock.advance(Duration::from_secs(1));
     }
     let heard = to_the_end(reader).await;
@@ -304,7 +304,7 @@ async fn a_reader_through_hyper_that_stops_reading_is_cut_too() {
     until("it is there", || server.server().lives().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
     for _ in 0..17 {
-        until("the server asks", || server.clock.sleepers() == 2).await;
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
         server.clock.advance(Duration::from_secs(1));
     }
     nobody_is_left(&server).await;

@@ -1,0 +1,125 @@
+//! The way in: appends, which are asked for most, go straight to their handler; all else goes through the routes.
+//!
+//! What stands around every route is the same here, called one after the other instead of through layers of services,
+//! which cost more than an append itself.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
+use tidings_streams::StreamKey;
+use tower_service::Service;
+
+use crate::answer::{Origin, finished};
+use crate::credential::Caller;
+use crate::{Api, path, streams};
+
+/// Answers requests.
+#[derive(Clone)]
+pub struct Front {
+    /// Set where appends are served.
+    straight: Option<Api>,
+    router: Router,
+}
+
+impl Front {
+    /// All routes.
+    pub fn new(api: Api) -> Self {
+        // A span would have to be around the whole; whoever exports them has other cares than a few microseconds.
+        let straight = (!api.observe.has_spans()).then(|| api.clone());
+        Self { straight, router: crate::router(api) }
+    }
+
+    /// What operators ask, on a listener of its own.
+    pub fn for_operators(api: Api) -> Self {
+        Self { straight: None, router: crate::operators_router(api) }
+    }
+
+    /// Answers a request. What the routes must know of its connection is put into it by `prepare`; an append need not know.
+    pub fn answer<B>(&self, request: axum::http::Request<B>, prepare: impl FnOnce(&mut Request)) -> Answering
+    where
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let mut request = request.map(Body::new);
+        if let Some(api) = self.straight.as_ref().filter(|_| request.method() == Method::POST)
+            && let Some((template, stream)) = appended_to(request.uri().path())
+        {
+            return Answering::Straight(Box::pin(append(api.clone(), template, stream, request)));
+        }
+        prepare(&mut request);
+        // A router is always ready.
+        Answering::Routed(Box::new(self.router.clone().call(request)))
+    }
+}
+
+/// The stream of a path, and the route that the path would take. What is not plain is for the routes to judge.
+fn appended_to(path: &str) -> Option<(&'static str, StreamKey)> {
+    let template =
+        if path.starts_with("/v1/stream/") { "/v1/stream/{*id}" } else { "/v1/{project}/stream/{*id}" };
+    let stream = path::stream_at(path).ok()?;
+    let named = template.starts_with("/v1/{");
+    (!named || !stream.project.is_reserved()).then_some((template, stream))
+}
+
+async fn append(api: Api, template: &'static str, stream: StreamKey, mut request: Request) -> Response {
+    let caller = Caller::take(&api, &mut request);
+    let seen = api.observe.begin_at(Some(template), &request);
+    let origin = Origin::of(&api.gate, &request);
+    let answered = match api.turnstile.fits(&request) {
+        Ok(()) => streams::append_to(&api, &stream, &caller, request).await,
+        Err(error) => Err(error),
+    };
+    let mut response = finished(answered.into_response(), origin);
+    api.observe.end(&seen, &mut response);
+    response
+}
+
+/// An answer on its way.
+pub enum Answering {
+    /// From a handler.
+    Straight(BoxFuture<'static, Response>),
+    /// From the routes.
+    Routed(Box<<Router as Service<Request>>::Future>),
+}
+
+impl Future for Answering {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::Straight(answering) => answering.as_mut().poll(cx).map(Ok),
+            Self::Routed(answering) => Pin::new(&mut **answering).poll(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_of_streams_go_straight() {
+        let name = |path| appended_to(path).map(|(_, stream)| stream.to_string());
+        assert_eq!(name("/v1/stream/a/b").as_deref(), Some("_default/a/b"));
+        assert_eq!(name("/v1/app/stream/a%20b").as_deref(), Some("app/a b"));
+        for other in [
+            "/v1/projects/stream/tokens",
+            "/v1/config/stream/x",
+            "/v1/_default/stream/x",
+            "/v1/a%20b/stream/x",
+            "/v1/app/streams",
+            "/v1/app/publish/x",
+            "/v1/stream/",
+            "/health",
+        ] {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
+}
