@@ -55,6 +55,28 @@ for (const live of ["long-poll", "sse"] as const) {
   })
 }
 
+for (const live of ["long-poll", "sse"] as const) {
+  test(`hears by ${live} what a session subscribes to`, async () => {
+    const [source, session] = [`source-${live}`, `session-${live}`]
+    await jsonStream(source)
+    const post = async (path: string, body: unknown) => {
+      const headers = { "content-type": "application/json" }
+      const answer = await fetch(`${process.env.TIDINGS_URL}/v1/client-tests/${path}`, {
+        method: "POST",
+        headers,
+        body: JSON.stringify(body),
+      })
+      expect(answer.ok).toBe(true)
+    }
+    await post("subscribe", { sessionId: session, streamId: source })
+    await post(`publish/${source}`, { n: 0 })
+    const got = await heard(session, live, 20, async () => {
+      for (const item of items(1, 20)) await post(`publish/${source}`, item)
+    })
+    expect(got).toEqual(items(0, 20))
+  })
+}
+
 test("produces exactly once, and fences an older epoch off", async () => {
   const handle = await jsonStream("producer")
   const errors: unknown[] = []
