@@ -190,3 +190,41 @@ fn a_file_that_cannot_be_read_is_told() {
     let error = Config::load(Some(Path::new("/no/such/file")), []).expect_err("missing").to_string();
     assert!(error.starts_with("/no/such/file cannot be read: "), "{error}");
 }
+
+#[test]
+fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
+    let defaults = Config::default().sessions;
+    let millis = |time: Duration| time.as_millis();
+    assert_eq!(defaults.ttl, Duration::from_secs(1800));
+    assert_eq!((defaults.fanout_batch_size, defaults.fanout_queue_batch_size), (50, 50));
+    assert_eq!((defaults.fanout_queue_threshold, defaults.max_inline_fanout), (200, 1000));
+    assert_eq!(millis(defaults.fanout_timeout), 10_000);
+    assert_eq!((defaults.breaker.failures, millis(defaults.breaker.recovery)), (5, 60_000));
+    assert_eq!(defaults.cleanup_interval, Duration::from_secs(300));
+    assert_eq!((defaults.queue, defaults.require_uuid), (true, false));
+    assert_eq!(defaults.keep, Duration::from_secs(24 * 60 * 60));
+    let text = "[sessions]\nttl_seconds = 1\nfanout_batch_size = 2\nfanout_queue_threshold = 3\n\
+        fanout_queue_batch_size = 4\nmax_inline_fanout = 5\nfanout_rpc_timeout_ms = 6\n\
+        circuit_breaker_failure_threshold = 7\ncircuit_breaker_recovery_ms = 8\ncleanup_interval_seconds = 9\n\
+        queue = false\nrequire_uuid = true\nlog_hours = 10\n";
+    let set = read(text).expect("good").sessions;
+    let expected = tidings_sessions::Options {
+        ttl: Duration::from_secs(1),
+        fanout_batch_size: 2,
+        fanout_queue_threshold: 3,
+        fanout_queue_batch_size: 4,
+        max_inline_fanout: 5,
+        fanout_timeout: Duration::from_millis(6),
+        breaker: tidings_sessions::breaker::BreakerOptions {
+            failures: 7,
+            recovery: Duration::from_millis(8),
+        },
+        cleanup_interval: Duration::from_secs(9),
+        queue: false,
+        require_uuid: true,
+        keep: Duration::from_secs(36_000),
+    };
+    assert_eq!(set, expected);
+    let unknown = read("[sessions]\nttl = 5\n").expect_err("there is no such key");
+    assert!(unknown.contains("sessions.ttl"), "{unknown}");
+}

@@ -5,6 +5,7 @@ mod envelope;
 mod fanout;
 mod life;
 mod registry;
+mod store;
 mod survival;
 
 use reqwest::{Method, RequestBuilder, Response};

@@ -1,0 +1,319 @@
+//! What only somebody who holds the store can bring about: sessions that are missing, slow disks, work done twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{
+    Commit, CommitError, Commits, Committed, Conditions, Logs, Memory, Of, Operation, Page, ReadError, Refer,
+    Span, Status, StoreError, Then,
+};
+use tidings_engine::{Bus, Clock, ManualClock, Metrics};
+use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
+use tidings_server::Ledger;
+use tidings_sessions::follow::Left;
+use tidings_sessions::table::{Cursor, Progress};
+use tidings_sessions::{
+    Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
+    Table as SessionTable,
+};
+use tidings_streams::{AppendRequest, Body, ContentType, CreateRequest, Retention, StreamKey, Streams};
+use tidings_testing::until;
+
+use super::*;
+
+/// Sessions on a store that the test holds too. Nobody follows unless the test does.
+struct Bench {
+    store: Memory<Ledger>,
+    streams: Streams,
+    sessions: Sessions,
+    clock: ManualClock,
+}
+
+fn id(text: &str) -> StreamId {
+    StreamId::parse(text).expect("a valid id")
+}
+
+fn project() -> ProjectId {
+    ProjectId::parse("app").expect("a valid id")
+}
+
+fn key(text: &str) -> StreamKey {
+    StreamKey { project: project(), id: id(text) }
+}
+
+impl Bench {
+    /// A source `news` with so many subscribers, `s0` and so on.
+    async fn with(options: Options, subscribers: usize) -> Self {
+        let (bus, clock) = (Bus::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let store = Memory::<Ledger>::new(bus.clone(), shared.clone());
+        let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default());
+        let sessions = Sessions::new(streams.clone(), Arc::new(store.clone()), options, &Metrics::new());
+        let bench = Self { store, streams, sessions, clock };
+        let source = CreateRequest {
+            content_type: ContentType::parse("text/plain"),
+            retention: Retention::default(),
+            expiry: None,
+            body: Bytes::new(),
+            then: Then::StayOpen,
+            fork: None,
+        };
+        bench.streams.create(&key("news"), &source).await.expect("created");
+        for n in 0..subscribers {
+            bench.subscribe(&format!("s{n}")).await;
+        }
+        bench
+    }
+
+    async fn subscribe(&self, session: &str) {
+        let request =
+            SubscribeRequest { project: project(), session: id(session), source: id("news"), envelope: None };
+        self.sessions.subscribe(&request).await.expect("subscribed");
+    }
+
+    async fn publish(&self, text: &str) -> Fanout {
+        let content = ContentType::parse("text/plain").expect("valid");
+        let request = AppendRequest {
+            body: Body::Content(content, Bytes::copy_from_slice(text.as_bytes())),
+            conditions: Conditions::default(),
+            then: Then::StayOpen,
+        };
+        self.sessions.publish(&key("news"), &request).await.expect("published").fanout
+    }
+
+    async fn log(&self, stream: &str) -> LogId {
+        self.streams.describe(&key(stream)).await.expect("there").stream.log
+    }
+
+    async fn content(&self, session: &str) -> String {
+        let page =
+            self.store.read(self.log(session).await, Span::after(Position::ZERO)).await.expect("there");
+        page.records.iter().map(|record| String::from_utf8_lossy(&record.payload).into_owned()).collect()
+    }
+
+    /// Takes a session's log away as nothing in the server would.
+    async fn lose(&self, log: LogId) {
+        let commit = Commit::new().with(Operation::Delete(log));
+        Commits::<SessionTable>::commit(&self.store, commit).await.expect("made");
+    }
+
+    async fn subscribers(&self) -> usize {
+        let source = self.store.source(self.log("news").await).await.expect("readable");
+        source.map_or(0, |source| source.targets.len())
+    }
+
+    async fn cursor(&self) -> Option<Cursor> {
+        let source = self.store.source(self.log("news").await).await.expect("readable")?;
+        match source.progress {
+            Progress::Inline => None,
+            Progress::Following { cursor, .. } => Some(cursor),
+        }
+    }
+
+    async fn follow(&self) {
+        let news = self.log("news").await;
+        while self.sessions.deliver(news).await.expect("delivered") == Left::More {}
+    }
+}
+
+fn queued() -> Options {
+    Options { fanout_queue_threshold: 0, ..Options::default() }
+}
+
+#[tokio::test]
+async fn sessions_that_are_missing_are_neither_successes_nor_failures_and_are_removed() {
+    let bench = Bench::with(Options::default(), 5).await;
+    for session in ["s1", "s3"] {
+        bench.lose(bench.log(session).await).await;
+    }
+    let told = bench.publish("a").await;
+    assert_eq!(told, Fanout { mode: Mode::Inline, count: 5, successes: 3, failures: 0 });
+    assert_eq!(bench.subscribers().await, 3);
+    let told = bench.publish("b").await;
+    assert_eq!(told, Fanout { mode: Mode::Inline, count: 3, successes: 3, failures: 0 });
+    for session in ["s0", "s2", "s4"] {
+        assert_eq!(bench.content(session).await, "ab");
+    }
+}
+
+#[tokio::test]
+async fn missing_sessions_do_not_open_the_circuit() {
+    let bench = Bench::with(Options::default(), 12).await;
+    for n in 0..10 {
+        bench.lose(bench.log(&format!("s{n}")).await).await;
+        assert_eq!(bench.publish("x").await.mode, Mode::Inline, "{n}");
+    }
+}
+
+#[tokio::test]
+async fn the_follower_removes_sessions_that_are_missing_and_goes_on() {
+    let bench = Bench::with(queued(), 5).await;
+    assert_eq!(bench.publish("a").await.mode, Mode::Queued);
+    bench.lose(bench.log("s2").await).await;
+    bench.follow().await;
+    assert_eq!(bench.subscribers().await, 4);
+    for session in ["s0", "s1", "s3", "s4"] {
+        assert_eq!(bench.content(session).await, "a");
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_that_takes_too_long_counts_as_failed_and_is_there_once() {
+    for (timeout, late) in [(10_000, true), (10_001, false)] {
+        let options = Options { fanout_timeout: Duration::from_millis(timeout), ..Options::default() };
+        let bench = Arc::new(Bench::with(options, 3).await);
+        assert_eq!(bench.publish("a").await.successes, 3);
+        let held = bench.store.hold().await;
+        let publishing = tokio::spawn({
+            let bench = bench.clone();
+            async move { bench.publish("b").await }
+        });
+        tokio::task::yield_now().await;
+        bench.clock.advance(Duration::from_millis(10_001));
+        drop(held);
+        let told = publishing.await.expect("no panic");
+        let (successes, failures) = if late { (0, 3) } else { (3, 0) };
+        assert_eq!(told, Fanout { mode: Mode::Inline, count: 3, successes, failures });
+        assert_eq!(bench.content("s0").await, "ab");
+        assert_eq!(bench.publish("c").await.successes, 3);
+        assert_eq!(bench.content("s0").await, "abc", "and not once more");
+    }
+}
+
+#[tokio::test]
+async fn a_delivery_that_is_made_again_is_declined_whole() {
+    let bench = Bench::with(queued(), 3).await;
+    bench.publish("a").await;
+    bench.publish("b").await;
+    let (news, was) = (bench.log("news").await, bench.cursor().await.expect("it follows"));
+    let targets = [bench.log("s0").await, bench.log("s1").await];
+    let tail = bench.store.status(news).await.expect("there").tail;
+    let now = Cursor { done: was.done, through: tail, reached: Some(targets[1]) };
+    let part = || {
+        let of = Of::Stored { log: news, after: was.done, through: tail };
+        Commit::new().with(Refer { of, into: Arc::new(targets) }).changing(Change::Advance {
+            source: news,
+            was,
+            now,
+        })
+    };
+    Commits::<SessionTable>::commit(&bench.store, part()).await.expect("made");
+    for _ in 0..2 {
+        let again = Commits::<SessionTable>::commit(&bench.store, part()).await;
+        assert!(matches!(again, Err(CommitError::Declined(Declined::Moved))), "{again:?}");
+    }
+    assert_eq!(bench.content("s0").await, "ab");
+    assert_eq!(bench.content("s2").await, "", "that was the part that is done");
+    assert_eq!(bench.publish("c").await.mode, Mode::Queued, "nothing overtakes what is left");
+    bench.follow().await;
+    assert_eq!(
+        bench.cursor().await,
+        Some(Cursor::at_rest(bench.store.status(news).await.expect("there").tail))
+    );
+    for session in ["s0", "s1", "s2"] {
+        assert_eq!(bench.content(session).await, "abc", "{session}");
+    }
+}
+
+#[tokio::test]
+async fn who_subscribes_while_the_follower_is_behind_hears_from_there_on() {
+    let bench = Bench::with(queued(), 2).await;
+    bench.publish("a").await;
+    bench.subscribe("late").await;
+    bench.publish("b").await;
+    bench.subscribe("later").await;
+    bench.publish("c").await;
+    bench.follow().await;
+    assert_eq!(bench.content("s0").await, "abc");
+    assert_eq!(bench.content("late").await, "bc");
+    assert_eq!(bench.content("later").await, "c");
+}
+
+#[tokio::test]
+async fn what_a_publish_writes_does_not_grow_with_its_size_times_its_subscribers() {
+    let server = Harness::with(Setup { store: TestStore::Embedded, ..Setup::default() }).await;
+    create(&server, "news", "text/plain").await;
+    for n in 0..100 {
+        subscribe(&server, &format!("s{n}"), "news").await;
+    }
+    let written = || server.metric("tidings_frame_bytes_total").expect("it is counted");
+    let before = written();
+    let text = "x".repeat(100_000);
+    assert_eq!(publish(&server, "news", &text).await, inline(100));
+    let once = written() - before;
+    assert!((100_000.0..150_000.0).contains(&once), "{once}");
+    assert_eq!(content(&server, "s99").await, text);
+}
+
+/// A store that cannot, for a while.
+struct Failing {
+    store: Memory<Ledger>,
+    fails: AtomicBool,
+}
+
+impl Logs for Failing {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store.reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store.status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        self.store.read(log, span)
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
+}
+
+impl Commits<SessionTable> for Failing {
+    fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
+        if self.fails.load(Ordering::SeqCst) {
+            return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
+        }
+        Commits::<SessionTable>::commit(&self.store, commit)
+    }
+}
+
+impl Store for Failing {
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
+        Store::source(&self.store, log)
+    }
+
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
+        Store::session(&self.store, log)
+    }
+
+    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        Store::following(&self.store)
+    }
+}
+
+#[tokio::test]
+async fn the_follower_tries_again_until_the_store_can() {
+    let bench = Bench::with(queued(), 3).await;
+    bench.publish("a").await;
+    bench.publish("b").await;
+    let failing = Arc::new(Failing { store: bench.store.clone(), fails: AtomicBool::new(true) });
+    let sessions = Sessions::new(bench.streams.clone(), failing.clone(), queued(), &Metrics::new());
+    let following = tokio::spawn(sessions.clone().follow());
+    for _ in 0..3 {
+        until("it waits to try again", || bench.clock.sleepers() == 1).await;
+        assert_eq!(bench.content("s0").await, "");
+        bench.clock.advance(Duration::from_secs(1));
+    }
+    until("it waits to try again", || bench.clock.sleepers() == 1).await;
+    failing.fails.store(false, Ordering::SeqCst);
+    bench.clock.advance(Duration::from_secs(1));
+    until("it has nothing left", || sessions.is_at_rest()).await;
+    for session in ["s0", "s1", "s2"] {
+        assert_eq!(bench.content(session).await, "ab");
+    }
+    following.abort();
+}
