@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all bench-store bench-streams bench-live fmt lint openapi test-tools
+.PHONY: run test test-all bench-store bench-streams bench-live bench-sessions fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -35,6 +35,12 @@ bench-streams:
 # Live delivery beside other servers. LIVELOAD names the folder of the load generator. SECS=4 ONLY=part-of-a-row's-name
 bench-live:
 	CARGO="$(CARGO)" scripts/bench-live
+
+# Publishing to sessions, beside an append to each of as many plain streams. SUBSCRIBERS=at-most-so-many
+bench-sessions:
+	mkdir -p target/bench
+	$(CARGO) build --release --quiet --package tidings --package tidings-bench
+	bash -o pipefail -c 'target/release/sessions | tee target/bench/sessions.md'
 
 lint:
 	$(CARGO) fmt --all --check
