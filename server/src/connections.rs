@@ -158,27 +158,27 @@ impl Connections {
                 let socket = match self.open(early::look(socket), head_due, &stopping).await {
                     Some(First::Other(socket)) => socket,
                     Some(First::Staying(socket, request)) => {
-                        return self.stay(socket, *request, counted).await;
+                        return Box::pin(self.stay(socket, *request, counted)).await;
                     }
                     Some(First::Nothing) | None => return,
                 };
                 let opening = preface::detect(socket);
                 if let Some((io, version)) = self.open(opening, head_due, &stopping).await {
                     let opened = Opened { io, version, scheme: Scheme::Http, counted };
-                    self.http.serve(opened, head_due, stopping).await;
+                    Box::pin(self.http.serve(opened, head_due, stopping)).await;
                 }
             }
             Some(tls) => {
                 let opening =
                     async { tls.accept(socket).await.inspect_err(|_| self.counts.tls_failures.count()) };
-                if let Some(io) = self.open(opening, head_due, &stopping).await {
+                if let Some(io) = self.open(Box::pin(opening), head_due, &stopping).await {
                     let version = if io.get_ref().1.alpn_protocol() == Some(b"h2") {
                         Version::Two
                     } else {
                         Version::One
                     };
                     let opened = Opened { io, version, scheme: Scheme::Https, counted };
-                    self.http.serve(opened, head_due, stopping).await;
+                    Box::pin(self.http.serve(opened, head_due, stopping)).await;
                 }
             }
         }

@@ -30,7 +30,9 @@ pub enum First {
 
 /// Looks at the first request of a connection.
 pub async fn look(mut socket: TcpStream) -> io::Result<First> {
-    let mut bytes = [0; HEAD_BYTES];
+    socket.readable().await?;
+    // Not in the task, which lives as long as the connection does.
+    let mut bytes = vec![0; HEAD_BYTES];
     let seen = socket.peek(&mut bytes).await?;
     if seen == 0 {
         return Ok(First::Nothing);
@@ -99,7 +101,7 @@ async fn refuse(socket: &mut TcpStream, response: Response<Body>) -> io::Result<
     socket.write_all(&out).await?;
     socket.shutdown().await?;
     // What the client still says is read for a while: closing before that could cost it the answer.
-    let mut said = [0; HEAD_BYTES];
+    let mut said = vec![0; HEAD_BYTES];
     let mut rest = limits::REFUSED_BYTES;
     while let read @ 1.. = socket.read(&mut said).await? {
         rest = rest.checked_sub(read).ok_or(io::ErrorKind::ConnectionAborted)?;

@@ -99,12 +99,14 @@ impl Http {
         let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
         match opened.version {
             Version::One => {
-                let connection = self.http1.serve_connection(io, routes).with_upgrades();
-                life.live(connection, |it| it.graceful_shutdown(), std::future::pending()).await;
+                // In memory of its own: a task has room for the largest of all ways it may go.
+                let mut connection = Box::pin(self.http1.serve_connection(io, routes).with_upgrades());
+                life.live(connection.as_mut(), |it| it.graceful_shutdown(), std::future::pending()).await;
             }
             Version::Two => {
-                let connection = self.http2.serve_connection(io, Multiplexed(routes));
-                life.live(connection, |it| it.graceful_shutdown(), activity.idle(self.idle_timeout)).await;
+                let mut connection = Box::pin(self.http2.serve_connection(io, Multiplexed(routes)));
+                let idle = activity.idle(self.idle_timeout);
+                life.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
             }
         }
     }
@@ -123,11 +125,10 @@ impl Life<'_> {
     /// `finish` asks the connection to end after what it is doing; `idle` resolves when it was quiet for too long.
     async fn live<C: Future<Output = Result<(), hyper::Error>>>(
         mut self,
-        connection: C,
+        mut connection: Pin<&mut C>,
         finish: fn(Pin<&mut C>),
         idle: impl Future<Output = ()>,
     ) {
-        let mut connection = pin!(connection);
         let mut idle = pin!(idle);
         let mut head_due = pin!(sleep_until(self.head_due));
         let mut first = First::Awaited;
