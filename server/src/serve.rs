@@ -186,7 +186,7 @@ impl Server {
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
         let lives = stage.lives.clone();
         let keeping = [
-            tokio::spawn(keep_house(streams.clone(), projects.clone(), clock.clone(), opened.tend)),
+            tokio::spawn(keep_house(sessions.clone(), projects.clone(), clock.clone(), opened.tend)),
             tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
             tokio::spawn(sessions.clone().follow()),
             tokio::spawn(clean_up(sessions.clone(), clock.clone())),
@@ -439,7 +439,8 @@ async fn open_gate(
 }
 
 /// Ends what has expired, and lets the store give space back, again and again.
-async fn keep_house(streams: Streams, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
+async fn keep_house(sessions: Sessions, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
+    let streams = sessions.streams().clone();
     let mut tended = clock.now();
     loop {
         clear_removed(&streams, &projects).await;
@@ -457,6 +458,9 @@ async fn keep_house(streams: Streams, projects: Projects, clock: Arc<dyn Clock>,
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "could not sweep streams; trying again later"),
+        }
+        if let Err(error) = sessions.look_for_more().await {
+            tracing::warn!(%error, "could not see what is left to deliver; trying again later");
         }
         if clock.now().since(tended) >= TEND_INTERVAL {
             tended = clock.now();

@@ -31,6 +31,8 @@ pub enum Breaker {
     HalfOpen {
         /// When the last failure was.
         since: Timestamp,
+        /// Since when it is being tried. If nothing is heard of it, somebody else tries.
+        trial: Timestamp,
     },
 }
 
@@ -57,7 +59,11 @@ impl Breaker {
         match *self {
             Self::Closed { .. } => Permission::Granted,
             Self::Open { since } if now >= since + options.recovery => {
-                *self = Self::HalfOpen { since };
+                *self = Self::HalfOpen { since, trial: now };
+                Permission::Trial
+            }
+            Self::HalfOpen { since, trial } if now >= trial + options.recovery => {
+                *self = Self::HalfOpen { since, trial: now };
                 Permission::Trial
             }
             Self::Open { .. } | Self::HalfOpen { .. } => Permission::Denied,
@@ -78,7 +84,7 @@ impl Breaker {
 
     /// A fan-out that was permitted was not made after all.
     pub fn abandon(&mut self) {
-        if let Self::HalfOpen { since } = *self {
+        if let Self::HalfOpen { since, .. } = *self {
             *self = Self::Open { since };
         }
     }
@@ -143,6 +149,8 @@ mod tests {
         assert_eq!(breaker.ask(later, OPTIONS), Permission::Denied, "while it runs there is no other");
         breaker.abandon();
         assert_eq!(breaker.ask(later, OPTIONS), Permission::Trial, "one that was not made does not count");
+        let much_later = later + OPTIONS.recovery;
+        assert_eq!(breaker.ask(much_later, OPTIONS), Permission::Trial, "nor one that nobody heard of again");
     }
 
     #[test]

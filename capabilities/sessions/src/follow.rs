@@ -73,11 +73,8 @@ pub enum Left {
 impl Sessions {
     /// Delivers what is left, for ever.
     pub async fn follow(self) {
-        loop {
-            match self.store.following().await {
-                Ok(sources) => break sources.into_iter().for_each(|source| self.behind.add(source)),
-                Err(error) => tracing::warn!(%error, "could not see what is left to deliver"),
-            }
+        while let Err(error) = self.look_for_more().await {
+            tracing::warn!(%error, "could not see what is left to deliver");
             self.clock.sleep(RETRY_AFTER).await;
         }
         loop {
@@ -96,6 +93,13 @@ impl Sessions {
                 }
             }
         }
+    }
+
+    /// Tells the follower of all that is left. Whoever leaves something tells it; but a publisher that stops waiting while
+    /// its commit is made does not.
+    pub async fn look_for_more(&self) -> Result<(), SessionError> {
+        self.store.behind().await?.into_iter().for_each(|source| self.behind.add(source));
+        Ok(())
     }
 
     /// Whether the follower has nothing to do.

@@ -10,7 +10,7 @@ use tidings_engine::log::{Commit, CommitError, Committed, Of, Operation, Outcome
 use tidings_model::{LogId, Position};
 use tidings_streams::table::Declined as StreamDeclined;
 use tidings_streams::{
-    AppendRequest, Appended, Change as StreamChange, Found, Freshness, Owner, Prepared, StreamError,
+    AppendRequest, Appended, Body, Change as StreamChange, Found, Freshness, Owner, Prepared, StreamError,
     StreamKey,
 };
 
@@ -111,7 +111,7 @@ impl Sessions {
         let mut trims = true;
         for _ in 0..ATTEMPTS {
             let found = self.streams.describe(key).await?;
-            if found.stream.owner == Owner::Session && closes(request).is_none() {
+            if found.stream.owner == Owner::Session && !matches!(request.body, Body::Nothing) {
                 return Err(SessionError::SessionStream);
             }
             let mut prepared = self.streams.prepare(key, &found, request).await?;
@@ -320,10 +320,6 @@ impl Referral {
         }
         referral
     }
-}
-
-fn closes(request: &AppendRequest) -> Option<()> {
-    matches!(request.body, tidings_streams::Body::Nothing).then_some(())
 }
 
 fn with_own(commit: Commit<StreamChange>) -> Commit<Change> {

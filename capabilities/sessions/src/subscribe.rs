@@ -71,19 +71,19 @@ impl Sessions {
         let now = self.clock.now();
         let mut commit = Commit::new()
             .changing(Change::Streams(StreamChange::Expect { key: source_key, log: source.stream.log }));
-        let (session, session_is) = match self.streams.occupant(&session_key).await? {
+        let (session, session_is, expiry) = match self.streams.occupant(&session_key).await? {
             Some(found) => {
                 fits(&found, &source)?;
                 let renewal = self.streams.touch(&session_key, &found.stream);
                 commit.changes.extend(renewal.map(Change::Streams));
-                (found.stream.log, Is::There)
+                (found.stream.log, Is::There, found.stream.expiry)
             }
             None => {
                 let log = self.store.reserve().await?;
                 let stream = self.new_stream(log, &source.stream, now);
                 let create = StreamChange::Create { key: session_key, stream };
                 commit = commit.with(Operation::create(log)).changing(Change::Streams(create));
-                (log, Is::New)
+                (log, Is::New, Expiry::Idle(self.options.ttl))
             }
         };
         let commit = commit.changing(Change::Subscribe {
@@ -99,7 +99,7 @@ impl Sessions {
             Ok(_) => {
                 // Somebody who had seen no subscriber yet may have appended meanwhile.
                 self.behind.add(source.stream.log);
-                let expires_at = now + self.options.ttl;
+                let expires_at = expiry.from(now).unwrap_or_default();
                 Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
             }
             Err(CommitError::Declined(

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
-use tidings_engine::log::{self, Carries, Commits, Memory, StoreError, Tables};
+use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError, Tables};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
 
 use crate::targets::Targets;
@@ -24,8 +24,8 @@ pub trait Store: Commits<Table> {
     /// What is known of a log as that of a session.
     fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>>;
 
-    /// Sources whose records are delivered by the follower.
-    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
+    /// Sources of which the follower has something left to deliver, as they are at one moment.
+    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
 }
 
 /// A session: what it hears, and what it has heard.
@@ -317,9 +317,20 @@ impl Table {
         self.sessions.get(&log)
     }
 
-    /// See [`Store::following`].
-    pub fn following(&self) -> Vec<LogId> {
-        self.following.iter().copied().collect()
+    /// Sources whose records are delivered by the follower.
+    pub fn following(&self) -> impl Iterator<Item = LogId> + '_ {
+        self.following.iter().copied()
+    }
+
+    /// See [`Store::behind`]; `status` is that of a log at the same moment.
+    pub fn behind(&self, status: &dyn Fn(LogId) -> Option<Status>) -> Vec<LogId> {
+        let is_behind = |log: &LogId| match self.sources.get(log).map(|row| &row.progress) {
+            Some(Progress::Following { cursor, .. }) => {
+                status(*log).is_some_and(|status| status.tail > cursor.done)
+            }
+            Some(Progress::Inline) | None => false,
+        };
+        self.following().filter(is_behind).collect()
     }
 
     /// How many sessions there are.
@@ -559,7 +570,7 @@ impl<T: Carries<Table>> Store for Memory<T> {
         std::future::ready(Ok(self.look(|tables, _| tables.part().session(log).cloned()))).boxed()
     }
 
-    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().following()))).boxed()
+    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, status| tables.part().behind(status)))).boxed()
     }
 }

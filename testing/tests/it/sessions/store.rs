@@ -290,8 +290,8 @@ impl Store for Failing {
         Store::session(&self.store, log)
     }
 
-    fn following(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        Store::following(&self.store)
+    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        Store::behind(&self.store)
     }
 }
 
@@ -315,5 +315,27 @@ async fn the_follower_tries_again_until_the_store_can() {
     for session in ["s0", "s1", "s2"] {
         assert_eq!(bench.content(session).await, "ab");
     }
+    following.abort();
+}
+
+#[tokio::test]
+async fn what_a_publisher_that_went_away_left_is_found() {
+    let bench = Bench::with(queued(), 2).await;
+    bench.follow().await;
+    let held = bench.store.hold().await;
+    {
+        let publishing = bench.publish("a");
+        tokio::pin!(publishing);
+        assert!(futures_util::poll!(&mut publishing).is_pending());
+        // It goes away here; whether its append is made is open.
+    }
+    drop(held);
+    // The same of one whose append was made.
+    let content = Commit::new()
+        .with(tidings_engine::log::Append::new(bench.log("news").await, vec![Bytes::from_static(b"b")]));
+    Commits::<SessionTable>::commit(&bench.store, content).await.expect("made");
+    let following = tokio::spawn(bench.sessions.clone().follow());
+    bench.sessions.look_for_more().await.expect("it can be seen");
+    eventually("it is delivered", async || bench.content("s1").await == bench.content("news").await).await;
     following.abort();
 }
