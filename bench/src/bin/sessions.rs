@@ -136,6 +136,26 @@ fn delivered(address: SocketAddr, before: Counted, count: usize) -> Result<Count
     }
 }
 
+/// Bytes of all messages that a stream has.
+fn length(address: SocketAddr, id: &str) -> Result<usize, Failed> {
+    let (mut length, mut offset) = (0, "-1".to_owned());
+    loop {
+        let mut socket = TcpStream::connect(address)?;
+        let path = format!("/v1/bench/stream/{id}?offset={offset}");
+        write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer)?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or("no head")? + 4;
+        let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+        length += answer.len() - end;
+        if head.contains("\nstream-up-to-date:") {
+            return Ok(length);
+        }
+        let next = head.lines().find_map(|line| line.strip_prefix("stream-next-offset: "));
+        offset = next.ok_or("no offset")?.to_owned();
+    }
+}
+
 /// What one row found.
 struct Row {
     publishes: f64,
@@ -156,6 +176,13 @@ fn row(address: SocketAddr, subscribers: usize, bytes: usize) -> Result<Row, Fai
     let outcome = publish(address, CONNECTIONS, &source, count, bytes)?;
     let after = delivered(address, before, count * subscribers)?;
     let elapsed = begun.elapsed().as_secs_f64();
+    for session in [0, subscribers - 1] {
+        let (heard, published) =
+            (length(address, &format!("{source}-{session}"))?, length(address, &source)?);
+        if heard != published || heard != (count + 20) * bytes {
+            return Err(format!("a session has {heard} bytes of {published}").into());
+        }
+    }
     let deliveries = (count * subscribers) as f64;
     let payloads = (count * bytes) as f64;
     let row = Row {
