@@ -54,11 +54,17 @@ pub enum Origin {
     Listed(HeaderValue),
     /// It may not.
     Foreign,
+    /// No page sent it, and no cache keeps the answer for one.
+    Nobody,
 }
 
 impl Origin {
     /// What the project in the request's path lets the page do that sent it.
     pub fn of(gate: &Gate, request: &Request) -> Self {
+        let page = request.headers().get(header::ORIGIN);
+        if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+            return Self::Nobody;
+        }
         if gate.is_open() {
             return Self::Any;
         }
@@ -68,7 +74,7 @@ impl Origin {
         if allowed.iter().any(|allowed| **allowed == *"*") {
             return Self::Any;
         }
-        match request.headers().get(header::ORIGIN) {
+        match page {
             Some(origin) if allowed.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) => {
                 Self::Listed(origin.clone())
             }
@@ -78,6 +84,7 @@ impl Origin {
 
     fn allow(self, headers: &mut HeaderMap) {
         match self {
+            Self::Nobody => return,
             Self::Any => set(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
             Self::Listed(origin) => {
                 headers.append(header::VARY, HeaderValue::from_static("Origin"));
