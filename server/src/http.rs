@@ -87,13 +87,15 @@ impl Http {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Arc::new(Activity::new());
-        let conduit = Conduit::new(Arc::new(opened.counted));
+        let conduit = match (Conduit::new(Arc::new(opened.counted)), opened.version) {
+            (conduit, Version::One) => conduit,
+            (conduit, Version::Two) => conduit.shared(),
+        };
         let routes = Routes {
             front: self.front.clone(),
             scheme: opened.scheme,
             activity: activity.clone(),
-            // On HTTP/2 others share the connection, so one reader that takes nothing is no reason to cut it.
-            conduit: (opened.version == Version::One).then(|| conduit.clone()),
+            conduit: conduit.clone(),
         };
         let io = TokioIo::new(opened.io);
         let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
@@ -224,7 +226,7 @@ struct Routes {
     front: Front,
     scheme: Scheme,
     activity: Arc<Activity>,
-    conduit: Option<Conduit>,
+    conduit: Conduit,
 }
 
 impl Service<Request<Incoming>> for Routes {
@@ -238,9 +240,7 @@ impl Service<Request<Incoming>> for Routes {
             if self.scheme == Scheme::Https {
                 request.extensions_mut().insert(Scheme::Https);
             }
-            if let Some(conduit) = &self.conduit {
-                request.extensions_mut().insert(conduit.clone());
-            }
+            request.extensions_mut().insert(self.conduit.clone());
         })
     }
 }
