@@ -174,6 +174,12 @@ async fn a_token_of_another_project_is_403() {
         assert_eq!(refusal(get(&server, "/v1/app/stream/s", &token)).await, (403, "wrong_project".into()));
     }
     assert_eq!(answer(get(&server, "/v1/stream/s", &token(&server, Scope::Read))).await.status(), 403);
+    // One that counts nowhere any more is a bad one first.
+    let over = signed(&Claims { expires_at: server.clock.now(), ..foreign.clone() }, OTHER_KEY);
+    assert_eq!(refusal(get(&server, "/v1/app/stream/s", &over)).await, (401, "token_expired".into()));
+    let later = Some(server.clock.now() + Duration::from_secs(1));
+    let early = signed(&Claims { not_before: later, ..foreign }, OTHER_KEY);
+    assert_eq!(refusal(get(&server, "/v1/app/stream/s", &early)).await, (401, "token_too_early".into()));
 }
 
 #[tokio::test]
