@@ -73,6 +73,9 @@ pub const METRICS_CONNECTIONS: usize = 64;
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may stay without a request. The head of a further request is due within it, too.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long a client may take nothing of an answer that is on its way to it. One that stays has its own measure,
+/// [`SLOW_READER_TIMEOUT`].
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a request's head: its first line and its headers.
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// Bytes of a request's path and query.
@@ -135,6 +138,8 @@ pub enum Limit {
     HeadTime,
     /// [`IDLE_TIMEOUT`]: a connection without a request was ended.
     IdleTime,
+    /// [`WRITE_TIMEOUT`]: a connection whose client took nothing of its answer was ended.
+    WriteTime,
     /// [`HEADER_BYTES`].
     HeaderBytes,
     /// [`URI_BYTES`].
@@ -157,10 +162,11 @@ pub enum Limit {
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
+        Self::WriteTime,
         Self::HeaderBytes,
         Self::UriBytes,
         Self::BodyBytes,
@@ -178,6 +184,7 @@ impl Limit {
             Self::Connections => "connections",
             Self::HeadTime => "head_time",
             Self::IdleTime => "idle_time",
+            Self::WriteTime => "write_time",
             Self::HeaderBytes => "header_bytes",
             Self::UriBytes => "uri_bytes",
             Self::BodyBytes => "body_bytes",
