@@ -25,6 +25,7 @@ mod routes;
 mod sse;
 mod streams;
 mod turnstile;
+mod upload;
 pub mod websocket;
 mod wire;
 

@@ -84,6 +84,11 @@ pub const URI_BYTES: usize = 8 * 1024;
 pub const BODY_GRACE: Duration = Duration::from_secs(30);
 /// Bytes a second that a body must come with beyond [`BODY_GRACE`], counted from its beginning.
 pub const BODY_BYTES_PER_SECOND_MIN: u64 = 4096;
+/// Bytes of a refused request's body that are read on, so that the client hears why: more than [`APPEND_BYTES`], or whoever
+/// sends a body that is a little too large would not.
+pub const DISCARD_BYTES: usize = 16 * 1024 * 1024;
+/// How long the body of a refused request is read on.
+pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests of one project in a second; 0 lets all pass.
 pub const REQUESTS_PER_SECOND: u32 = 0;
 /// Projects whose requests are counted apart at a time; beyond, the busy ones that come later share one count.

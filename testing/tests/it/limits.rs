@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidings_model::limits;
 use tidings_server::LimitOptions;
 use tidings_streams::Options;
-use tidings_testing::{Harness, SLEEPERS, Setup, TestStore, until};
+use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -180,6 +180,72 @@ async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
     assert!(answer.contains("body_too_slow") && answer.contains("connection: close"), "{answer}");
     assert_eq!(server.metric(&hits("body_time")), Some(1.0));
     assert_eq!(server.get("/v1/stream/s").await.text().await.expect("text"), "", "nothing was appended");
+}
+
+#[tokio::test]
+async fn whoever_is_refused_while_it_sends_hears_why() {
+    let doors = Doors::Closed { created: Vec::new(), given: Vec::new() };
+    let server = Harness::with(Setup { doors, ..Setup::default() }).await;
+    let body = vec![b'x'; 7 << 20];
+    for method in ["PUT", "POST", "PUT", "POST"] {
+        let request = server.request(method.parse().expect("a method"), "/v1/stream/s");
+        let answer = request.body(body.clone()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 401, "{method}");
+        assert!(!answer.headers().contains_key("connection"), "all of it was read");
+    }
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    for method in ["PUT", "POST"] {
+        let method = method.parse().expect("a method");
+        let request = http2.request(method, server.url("/v1/stream/s")).body(body.clone());
+        assert_eq!(request.send().await.expect("an answer").status(), 401);
+    }
+}
+
+/// Sends the head of a request and returns the head of its answer.
+async fn head_of_answer(socket: &mut TcpStream, head: &str) -> String {
+    socket.write_all(head.as_bytes()).await.expect("written");
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert_ne!(socket.read_buf(&mut answer).await.expect("readable"), 0, "it ends too early");
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn whoever_asks_first_need_not_send_what_is_too_large() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    for method in ["PUT", "POST"] {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        let head = format!(
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+             content-length: 100000000\r\nexpect: 100-continue\r\n\r\n"
+        );
+        let answer = head_of_answer(&mut socket, &head).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_body_that_does_not_come_is_not_waited_for() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let clock = server.clock.clone();
+    for method in ["PUT", "POST"] {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        let head = format!(
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+             content-length: 100000000\r\n\r\n"
+        );
+        let asked = tokio::spawn(async move { head_of_answer(&mut socket, &head).await });
+        until("the rest is awaited", || clock.sleepers() == SLEEPERS + 1).await;
+        clock.advance(limits::DISCARD_TIMEOUT);
+        let answer = asked.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+        until("nothing is awaited", || clock.sleepers() == SLEEPERS).await;
+    }
 }
 
 fn hits(limit: &str) -> String {
