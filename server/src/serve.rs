@@ -250,6 +250,11 @@ impl Server {
         &self.metrics
     }
 
+    /// Whether it has a certificate.
+    pub fn speaks_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Reads certificate and key again, for connections that come from now on.
     pub fn reload_tls(&self) -> Result<(), TlsError> {
         self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
