@@ -59,11 +59,12 @@ pub enum Origin {
 impl Origin {
     /// What the project in the request's path lets the page do that sent it.
     pub fn of(gate: &Gate, request: &Request) -> Self {
+        let project = path::project_of(request.uri().path());
+        // Pages may use any project then, but not administer the server.
         if gate.is_open() {
-            return Self::Any;
+            return if project.is_some() { Self::Any } else { Self::Foreign };
         }
-        let config =
-            path::project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
+        let config = project.and_then(|project| gate.projects().config(&project));
         let allowed = config.map(|config| config.cors_origins).unwrap_or_default();
         if allowed.iter().any(|allowed| **allowed == *"*") {
             return Self::Any;

@@ -13,6 +13,7 @@ use tidings_streams::StreamKey;
 
 use crate::Api;
 use crate::error::ApiError;
+use crate::neighbour::Neighbour;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -79,6 +80,7 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 pub struct Caller {
     api: Api,
     shown: Result<Option<Credential>, Denied>,
+    neighbour: Neighbour,
 }
 
 impl FromRequestParts<Api> for Caller {
@@ -86,14 +88,20 @@ impl FromRequestParts<Api> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
         let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        Ok(Self { api: api.clone(), shown })
+        let neighbour = match api.gate.is_open() {
+            true => Neighbour::of(&parts.uri, &parts.headers),
+            // Nobody asks.
+            false => Neighbour::Foreign,
+        };
+        Ok(Self { api: api.clone(), shown, neighbour })
     }
 }
 
 impl Caller {
-    /// Whoever sent this request, out of which the credential is taken.
+    /// Whoever sent this request, out of which the credential is taken. Not to administer, so it does not matter from
+    /// where.
     pub fn take(api: &Api, request: &mut Request) -> Self {
-        Self { api: api.clone(), shown: Shown::take(request).0 }
+        Self { api: api.clone(), shown: Shown::take(request).0, neighbour: Neighbour::Foreign }
     }
 
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
@@ -117,7 +125,14 @@ impl Caller {
 
     /// Whether the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
-        Ok(self.api.gate.administer(self.shown()?)?)
+        let shown = self.shown()?;
+        // Where everybody is let in, pages that people look at must not be.
+        if shown.is_none() && self.api.gate.is_open() && self.neighbour == Neighbour::Foreign {
+            let why = "without the admin key only programs and pages of this machine may administer a server in dev mode; \
+                this request names another host or comes from a page of another origin";
+            return Err(Denied::Refused(why.to_owned()).into());
+        }
+        Ok(self.api.gate.administer(shown)?)
     }
 
     /// Whether what was let in before its body came still is.

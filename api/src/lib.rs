@@ -17,6 +17,7 @@ mod front;
 mod listing;
 pub mod live;
 mod messages;
+mod neighbour;
 mod observe;
 mod operations;
 mod path;
