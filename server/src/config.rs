@@ -106,6 +106,13 @@ impl Config {
             let only = format!("listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}");
             wrong("dev", format!("lets everybody in, so the server {only}"));
         }
+        if let Some(listen) = self.observe.metrics_listen
+            && self.dev
+            && !listen.ip().is_loopback()
+        {
+            let only = format!("use 127.0.0.1:{}, not {listen}", listen.port());
+            wrong("metrics_listen", format!("listens only on this machine in dev mode: {only}"));
+        }
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => wrong("tls.key", "is missing; tls.cert needs it".to_owned()),
             (None, Some(_)) => wrong("tls.cert", "is missing; tls.key needs it".to_owned()),

@@ -182,7 +182,33 @@ fn what_does_not_go_together_is_told() {
     assert!(check("listen = '0.0.0.0:80'\ndev = true").contains("use --listen 127.0.0.1:80, not 0.0.0.0:80"));
     assert_eq!(check("[tls]\ncert = 'c'"), "tls.key is missing; tls.cert needs it");
     assert_eq!(check("[tls]\nkey = 'k'"), "tls.cert is missing; tls.key needs it");
+    let told = check("dev = true\nmetrics_listen = '0.0.0.0:9000'");
+    assert!(told.contains("use 127.0.0.1:9000, not 0.0.0.0:9000"), "{told}");
     assert!(check("metrics_listen = '127.0.0.1:4437'").starts_with("metrics_listen is where"));
+}
+
+#[test]
+fn what_kubernetes_sets_beside_a_service_of_our_name_is_not_ours() {
+    let set = [
+        ("TIDINGS_SERVICE_HOST", "10.96.0.1"),
+        ("TIDINGS_SERVICE_PORT", "4437"),
+        ("TIDINGS_SERVICE_PORT_HTTP", "4437"),
+        ("TIDINGS_PORT", "tcp://10.96.0.1:4437"),
+        ("TIDINGS_PORT_4437_TCP", "tcp://10.96.0.1:4437"),
+        ("TIDINGS_PORT_4437_TCP_ADDR", "10.96.0.1"),
+    ];
+    read_with("", &set).expect("good");
+    assert!(read_with("", &[("TIDINGS_PORTS", "1")]).is_err());
+}
+
+#[test]
+fn ids_that_are_kept_for_the_server_cannot_be_given() {
+    let given = |id| format!("[auth]\nprojects = [{{ id = '{id}', keys = ['sixteen-bytes-of-1'] }}]");
+    read(&given("_default")).expect("good");
+    for id in ["_other", "projects", "config", "stream"] {
+        let told = read(&given(id)).expect_err("reserved");
+        assert_eq!(told, format!("file:2: auth.projects has the id {id}, which is kept for the server"));
+    }
 }
 
 #[test]
