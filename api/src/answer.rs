@@ -8,6 +8,7 @@ use tidings_auth::Gate;
 
 use crate::Api;
 use crate::path;
+use crate::turnstile::HeadBytes;
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -29,7 +30,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let origin = Origin::of(&api.gate, &request);
-    let response = match api.turnstile.fits(&request) {
+    let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
+    let response = match api.turnstile.fits(&request, head) {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,

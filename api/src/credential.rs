@@ -14,6 +14,7 @@ use tidings_streams::StreamKey;
 use crate::Api;
 use crate::error::ApiError;
 use crate::neighbour::Neighbour;
+use crate::turnstile::HeadBytes;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -22,7 +23,9 @@ struct Shown(Result<Option<Credential>, Denied>);
 /// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
 /// contain it. Goes around everything else.
 pub async fn take(mut request: Request, next: Next) -> Response {
+    let head = HeadBytes::of(&request);
     let shown = Shown::take(&mut request);
+    request.extensions_mut().insert(head);
     request.extensions_mut().insert(shown);
     next.run(request).await
 }
@@ -116,11 +119,25 @@ impl Caller {
         action: Action,
         resource: Resource,
     ) -> Result<Pass, ApiError> {
-        let route = Route { action, project: project.clone(), resource };
-        let pass = self.api.gate.enter(route, self.shown()?).await?;
+        let pass = self.judged(project, action, resource).await?;
         // After that: strangers must not use up what a project may ask.
         self.api.turnstile.admit(project)?;
         Ok(pass)
+    }
+
+    /// Whether the caller may do this with a further stream. The request was counted when it was let in.
+    pub async fn may_also(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
+        self.judged(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    async fn judged(
+        &self,
+        project: &ProjectId,
+        action: Action,
+        resource: Resource,
+    ) -> Result<Pass, ApiError> {
+        let route = Route { action, project: project.clone(), resource };
+        Ok(self.api.gate.enter(route, self.shown()?).await?)
     }
 
     /// Whether the caller may administer the server.

@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use crate::answer::{Origin, finished};
 use crate::credential::Caller;
+use crate::turnstile::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
 use crate::{Api, path, streams};
 
@@ -81,10 +82,11 @@ fn appended_to(path: &str) -> Option<(&'static str, StreamKey)> {
 }
 
 async fn append(api: Api, template: &'static str, stream: StreamKey, mut request: Request) -> Response {
+    let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
     let origin = Origin::of(&api.gate, &request);
-    let fits = api.turnstile.fits(&request);
+    let fits = api.turnstile.fits(&request, head);
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
     let answered = match fits {

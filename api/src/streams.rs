@@ -85,7 +85,7 @@ pub async fn create(
     caller.may_still(&pass).await?;
     // A fork shows what its source has. One of another project is refused whoever asks.
     if let Some(fork) = wanted.fork.as_ref().filter(|fork| fork.source.project == stream.project) {
-        caller.may(Action::Read, &fork.source).await?;
+        caller.may_also(Action::Read, &fork.source).await?;
     }
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts)?;

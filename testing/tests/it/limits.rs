@@ -39,6 +39,7 @@ async fn readers_beyond_the_limit_are_refused_until_one_goes() {
     assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
     let third = follow().await;
     assert_eq!(third.status(), 503);
+    assert_eq!(third.headers()["retry-after"], "5");
     let body: Value = third.json().await.expect("errors are JSON");
     assert_eq!(body["error"]["code"], "too_many_readers");
     assert_eq!(server.metric(&hits("readers_per_stream")), Some(1.0));
@@ -133,12 +134,19 @@ async fn a_head_beyond_its_limits_is_refused_and_counted() {
     assert_eq!(answer.status(), 431);
     let told: Value = answer.json().await.expect("errors are JSON");
     assert_eq!(told["error"]["code"], "headers_too_large");
+    // A credential is taken out of the head, and was a part of it.
+    let shown = server.request("POST".parse().expect("a method"), "/v1/stream/s");
+    let answer = shown.bearer_auth("x".repeat(limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
+    let shown = server.request("GET".parse().expect("a method"), "/v1/stream/s");
+    let answer = shown.bearer_auth("x".repeat(limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
     // Far beyond, it is not even read to the end.
     let huge = server.request("GET".parse().expect("a method"), "/v1/stream/s");
     let answer =
         huge.header("x-huge", "x".repeat(10 * limits::HEADER_BYTES)).send().await.expect("an answer");
     assert_eq!(answer.status(), 431);
-    until("both are counted", || server.metric(&hits("header_bytes")) == Some(2.0)).await;
+    until("all are counted", || server.metric(&hits("header_bytes")) == Some(4.0)).await;
     assert_eq!(server.metric(&hits("uri_bytes")), Some(1.0));
 }
 
@@ -162,6 +170,12 @@ async fn a_project_beyond_its_requests_per_second_is_told_when_to_come_again() {
     server.clock.advance(Duration::from_secs(1));
     assert_eq!(server.get("/v1/busy/stream/s").await.status(), 200);
     assert_eq!(server.metric(&hits("requests_per_second")), Some(1.0));
+    server.clock.advance(Duration::from_secs(1));
+    for name in ["first", "second", "third"] {
+        let fork = server.put(&format!("/v1/busy/stream/{name}"));
+        let forked = fork.header("stream-forked-from", "/v1/busy/stream/s").send().await.expect("an answer");
+        assert_eq!(forked.status(), 201, "a fork is one request");
+    }
 }
 
 #[tokio::test]
