@@ -119,15 +119,15 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// What is to be done before this answer is sent, if anything is.
-    fn before(self, mut response: Response) -> Result<BoxFuture<'static, Response>, Response> {
-        match self.lender.take() {
-            Some(upload) if is_lost_on(&response, &upload) => Ok(Box::pin(async move {
-                read_on(upload, self.sending, &*self.clock, &mut response).await;
-                response
-            })),
-            _ => Err(response),
-        }
+    /// What is left of it, if that keeps this answer from the client.
+    fn left(&self, response: &Response) -> Option<Upload> {
+        self.lender.take().filter(|upload| is_lost_on(response, upload))
+    }
+
+    /// Reads on, and then answers.
+    async fn answer(self, upload: Upload, mut response: Response) -> Response {
+        read_on(upload, self.sending, &*self.clock, &mut response).await;
+        response
     }
 }
 
@@ -142,10 +142,8 @@ impl Future for Answering {
                 Self::Routed(answering, unread) => {
                     let response = ready!(Pin::new(&mut **answering).poll(cx))?;
                     let Some(unread) = unread.take() else { return Poll::Ready(Ok(response)) };
-                    match unread.before(response) {
-                        Ok(reading) => *this = Self::Straight(reading),
-                        Err(response) => return Poll::Ready(Ok(response)),
-                    }
+                    let Some(upload) = unread.left(&response) else { return Poll::Ready(Ok(response)) };
+                    *this = Self::Straight(Box::pin(unread.answer(upload, response)));
                 }
             }
         }
