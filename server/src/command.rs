@@ -132,7 +132,9 @@ impl Command {
 
 impl CheckConfig {
     fn run(self) -> Result<(), CommandError> {
-        Config::load(Some(&self.config), std::env::vars_os())?.check()?;
+        let config = Config::load(Some(&self.config), std::env::vars_os())?;
+        config.check()?;
+        config.check_files().map_err(StartError::Tls)?;
         println!("{} is good", self.config.display());
         Ok(())
     }

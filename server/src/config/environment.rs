@@ -49,7 +49,10 @@ pub(super) fn apply(
             }
             (Some(_), None) => Some("is not text in UTF-8".to_owned()),
             (Some(_), Some("")) => None,
-            (Some(key), Some(value)) => (key.set)(config, &Given::Variable(value)).err(),
+            (Some(key), Some(value)) => {
+                config.said.0.remove(key.name);
+                (key.set)(config, &Given::Variable(value)).err()
+            }
         };
         problems.extend(what.map(|what| Problem { place: Place::Variable(name.to_owned()), what }));
     }
