@@ -89,6 +89,14 @@ pub struct Answer {
 impl Client {
     /// A client of the server at a URL, with what was in the variable of that name, if anything.
     pub fn new(server: &str, variable: &'static str) -> Result<Self, ClientError> {
+        Self::with_timeout(server, variable, ANSWER_TIMEOUT)
+    }
+
+    fn with_timeout(
+        server: &str,
+        variable: &'static str,
+        answer_timeout: Duration,
+    ) -> Result<Self, ClientError> {
         let credential = std::env::var_os(variable).filter(|credential| !credential.is_empty());
         let credential = match credential {
             None => None,
@@ -110,7 +118,7 @@ impl Client {
                 .timeout_global(timeout);
             config.build().into()
         };
-        let (agent, patient) = (agent(Some(ANSWER_TIMEOUT)), agent(None));
+        let (agent, patient) = (agent(Some(answer_timeout)), agent(None));
         Ok(Self { agent, patient, server: server.trim_end_matches('/').to_owned(), credential, variable })
     }
 
@@ -197,6 +205,18 @@ pub fn percent_encoded(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_does_not_come_is_not_waited_for_unless_it_is_to_be() {
+        // Takes connections, as the system does, and never answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = format!("http://{}", silent.local_addr().expect("an address"));
+        let soon = Duration::from_millis(50);
+        let client = Client::with_timeout(&server, "TIDINGS_TOKEN", soon).expect("a client");
+        let Err(told) = client.ask(&Ask::new(Method::GET, "/health")) else { panic!("nobody answered") };
+        assert!(told.to_string().starts_with(&format!("no answer from {server}: timeout")), "{told}");
+        assert_eq!(client.patient.config().timeouts().global, None);
+    }
 
     #[test]
     fn what_has_a_meaning_in_a_path_is_encoded() {
