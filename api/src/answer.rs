@@ -8,6 +8,7 @@ use tidings_auth::Gate;
 
 use crate::Api;
 use crate::path;
+use crate::turnstile::HeadBytes;
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -29,7 +30,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let origin = Origin::of(&api.gate, &request);
-    let response = match api.turnstile.fits(&request) {
+    let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
+    let response = match api.turnstile.fits(&request, head) {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,
@@ -65,11 +67,12 @@ impl Origin {
         if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
             return Self::Nobody;
         }
+        let project = path::project_of(request.uri().path());
+        // Pages may use any project then, but not administer the server.
         if gate.is_open() {
-            return Self::Any;
+            return if project.is_some() { Self::Any } else { Self::Foreign };
         }
-        let config =
-            path::project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
+        let config = project.and_then(|project| gate.projects().config(&project));
         let allowed = config.map(|config| config.cors_origins).unwrap_or_default();
         if allowed.iter().any(|allowed| **allowed == *"*") {
             return Self::Any;

@@ -1,4 +1,5 @@
-//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any more.
+//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any
+//! more or takes what was asked for.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::connections::{ConnectionOptions, Counted};
+use crate::progress::Progress;
 
 /// Which HTTP a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ pub struct Http {
     http2: http2::Builder<TokioExecutor>,
     front: Front,
     idle_timeout: Duration,
+    write_timeout: Duration,
     limit_hits: LimitHits,
 }
 
@@ -72,7 +75,8 @@ impl Http {
             .max_pending_accept_reset_streams(limits::HTTP2_PENDING_RESETS)
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
-        Self { http1, http2, front, idle_timeout: options.idle_timeout, limit_hits }
+        let ConnectionOptions { idle_timeout, write_timeout, .. } = *options;
+        Self { http1, http2, front, idle_timeout, write_timeout, limit_hits }
     }
 
     /// What is served.
@@ -97,7 +101,8 @@ impl Http {
             activity: activity.clone(),
             conduit: conduit.clone(),
         };
-        let io = TokioIo::new(opened.io);
+        let io = Progress::new(opened.io, self.write_timeout, self.limit_hits.clone());
+        let io = TokioIo::new(io);
         let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
         match opened.version {
             Version::One => {
