@@ -8,6 +8,7 @@ use tidings_auth::Gate;
 
 use crate::Api;
 use crate::path;
+use crate::turnstile::HeadBytes;
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -30,7 +31,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let origin = Origin::of(&api.gate, &request);
-    let response = match api.turnstile.fits(&request) {
+    let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
+    let response = match api.turnstile.fits(&request, head) {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,
@@ -55,21 +57,28 @@ pub enum Origin {
     Listed(HeaderValue),
     /// It may not.
     Foreign,
+    /// No page sent it, and no cache keeps the answer for one.
+    Nobody,
 }
 
 impl Origin {
     /// What the project in the request's path lets the page do that sent it.
     pub fn of(gate: &Gate, request: &Request) -> Self {
-        if gate.is_open() {
-            return Self::Any;
+        let page = request.headers().get(header::ORIGIN);
+        if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+            return Self::Nobody;
         }
-        let config =
-            path::project_of(request.uri().path()).and_then(|project| gate.projects().config(&project));
+        let project = path::project_of(request.uri().path());
+        // Pages may use any project then, but not administer the server.
+        if gate.is_open() {
+            return if project.is_some() { Self::Any } else { Self::Foreign };
+        }
+        let config = project.and_then(|project| gate.projects().config(&project));
         let allowed = config.map(|config| config.cors_origins).unwrap_or_default();
         if allowed.iter().any(|allowed| **allowed == *"*") {
             return Self::Any;
         }
-        match request.headers().get(header::ORIGIN) {
+        match page {
             Some(origin) if allowed.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes()) => {
                 Self::Listed(origin.clone())
             }
@@ -79,6 +88,7 @@ impl Origin {
 
     fn allow(self, headers: &mut HeaderMap) {
         match self {
+            Self::Nobody => return,
             Self::Any => set(headers, header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
             Self::Listed(origin) => {
                 headers.append(header::VARY, HeaderValue::from_static("Origin"));

@@ -13,6 +13,8 @@ use tidings_streams::StreamKey;
 
 use crate::Api;
 use crate::error::ApiError;
+use crate::neighbour::Neighbour;
+use crate::turnstile::HeadBytes;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -21,7 +23,9 @@ struct Shown(Result<Option<Credential>, Denied>);
 /// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
 /// contain it. Goes around everything else.
 pub async fn take(mut request: Request, next: Next) -> Response {
+    let head = HeadBytes::of(&request);
     let shown = Shown::take(&mut request);
+    request.extensions_mut().insert(head);
     request.extensions_mut().insert(shown);
     next.run(request).await
 }
@@ -79,6 +83,7 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 pub struct Caller {
     api: Api,
     shown: Result<Option<Credential>, Denied>,
+    neighbour: Neighbour,
 }
 
 impl FromRequestParts<Api> for Caller {
@@ -86,14 +91,20 @@ impl FromRequestParts<Api> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
         let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        Ok(Self { api: api.clone(), shown })
+        let neighbour = match api.gate.is_open() {
+            true => Neighbour::of(&parts.uri, &parts.headers),
+            // Nobody asks.
+            false => Neighbour::Foreign,
+        };
+        Ok(Self { api: api.clone(), shown, neighbour })
     }
 }
 
 impl Caller {
-    /// Whoever sent this request, out of which the credential is taken.
+    /// Whoever sent this request, out of which the credential is taken. Not to administer, so it does not matter from
+    /// where.
     pub fn take(api: &Api, request: &mut Request) -> Self {
-        Self { api: api.clone(), shown: Shown::take(request).0 }
+        Self { api: api.clone(), shown: Shown::take(request).0, neighbour: Neighbour::Foreign }
     }
 
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
@@ -108,16 +119,37 @@ impl Caller {
         action: Action,
         resource: Resource,
     ) -> Result<Pass, ApiError> {
-        let route = Route { action, project: project.clone(), resource };
-        let pass = self.api.gate.enter(route, self.shown()?).await?;
+        let pass = self.judged(project, action, resource).await?;
         // After that: strangers must not use up what a project may ask.
         self.api.turnstile.admit(project)?;
         Ok(pass)
     }
 
+    /// Whether the caller may do this with a further stream. The request was counted when it was let in.
+    pub async fn may_also(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
+        self.judged(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    async fn judged(
+        &self,
+        project: &ProjectId,
+        action: Action,
+        resource: Resource,
+    ) -> Result<Pass, ApiError> {
+        let route = Route { action, project: project.clone(), resource };
+        Ok(self.api.gate.enter(route, self.shown()?).await?)
+    }
+
     /// Whether the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
-        Ok(self.api.gate.administer(self.shown()?)?)
+        let shown = self.shown()?;
+        // Where everybody is let in, pages that people look at must not be.
+        if shown.is_none() && self.api.gate.is_open() && self.neighbour == Neighbour::Foreign {
+            let why = "without the admin key only programs and pages of this machine may administer a server in dev mode; \
+                this request names another host or comes from a page of another origin";
+            return Err(Denied::Refused(why.to_owned()).into());
+        }
+        Ok(self.api.gate.administer(shown)?)
     }
 
     /// Whether what was let in before its body came still is.

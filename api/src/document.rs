@@ -105,7 +105,7 @@ const STREAM: &[(u16, &str)] = &[
         410,
         "`stream_gone`: the stream was deleted and is kept for its forks; `offset_trimmed`: what was asked is gone.",
     ),
-    (503, "`too_many_readers` or `contended`: not now."),
+    (503, "`too_many_readers`, with `Retry-After`, or `contended`: not now."),
 ];
 
 const SESSION: &[(u16, &str)] = &[
@@ -146,7 +146,7 @@ const WRITE: &[(u16, &str)] = &[
     (
         429,
         "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again; \
-         `too_many_producers`: the stream knows as many as it can.",
+         `too_many_producers`: the stream knows as many as it can; `Retry-After` says when to try again.",
     ),
     (507, "`no_space`: the store is out of space."),
 ];

@@ -16,6 +16,11 @@ use tidings_streams::StreamError;
 use crate::wire::header as names;
 use crate::wire::offset;
 
+/// When to come again to a stream that has as many readers as it may: they come and go.
+const READERS_RETRY_SECONDS: u32 = 5;
+/// When to come again to a stream that knows as many producers as it can: it forgets one only after days.
+const PRODUCERS_RETRY_SECONDS: u32 = 3600;
+
 /// An answer that says no: `{"error":{"code","message"}}`.
 #[derive(Debug)]
 pub struct ApiError {
@@ -108,6 +113,7 @@ impl From<StreamError> for ApiError {
             StreamError::ProducerEpochStart => Self::bad_request("producer_epoch_start", error),
             StreamError::TooManyProducers => {
                 Self::over(Limit::ProducersPerLog, S::TOO_MANY_REQUESTS, "too_many_producers", error)
+                    .with(header::RETRY_AFTER, PRODUCERS_RETRY_SECONDS)
             }
             StreamError::OutOfOrder => Self::new(S::CONFLICT, "sequence_conflict", error),
             &StreamError::TailMoved { tail } => {
@@ -125,6 +131,7 @@ impl From<StreamError> for ApiError {
                 .with_next(tail),
             StreamError::TooManyReaders => {
                 Self::over(Limit::ReadersPerStream, S::SERVICE_UNAVAILABLE, "too_many_readers", error)
+                    .with(header::RETRY_AFTER, READERS_RETRY_SECONDS)
             }
             StreamError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
             StreamError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
@@ -237,4 +244,17 @@ pub async fn no_such_path() -> ApiError {
 /// Something is served there, but not so.
 pub async fn no_such_method() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", "this path does not take this method")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_to_come_again_is_told_when() {
+        for error in [StreamError::TooManyProducers, StreamError::TooManyReaders] {
+            let answer = ApiError::from(error).into_response();
+            assert!(answer.headers().contains_key(header::RETRY_AFTER), "{}", answer.status());
+        }
+    }
 }

@@ -5,7 +5,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
@@ -13,11 +14,15 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
+use http_body::Body as _;
+use tidings_engine::Clock;
 use tidings_streams::StreamKey;
 use tower_service::Service;
 
 use crate::answer::{Origin, finished};
 use crate::credential::Caller;
+use crate::turnstile::HeadBytes;
+use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
 use crate::{Api, path, streams};
 
 /// Answers requests.
@@ -26,6 +31,7 @@ pub struct Front {
     /// Set where appends are served.
     straight: Option<Api>,
     router: Router,
+    clock: Arc<dyn Clock>,
 }
 
 impl Front {
@@ -33,12 +39,12 @@ impl Front {
     pub fn new(api: Api) -> Self {
         // A span would have to be around the whole; whoever exports them has other cares than a few microseconds.
         let straight = (!api.observe.has_spans()).then(|| api.clone());
-        Self { straight, router: crate::router(api) }
+        Self { straight, clock: api.gate.clock().clone(), router: crate::router(api) }
     }
 
     /// What operators ask, on a listener of its own.
     pub fn for_operators(api: Api) -> Self {
-        Self { straight: None, router: crate::operators_router(api) }
+        Self { straight: None, clock: api.gate.clock().clone(), router: crate::operators_router(api) }
     }
 
     /// Answers a request. What the routes must know of its connection is put into it by `prepare`; an append need not know.
@@ -54,8 +60,15 @@ impl Front {
             return Answering::Straight(Box::pin(append(api.clone(), template, stream, request)));
         }
         prepare(&mut request);
+        let unread = (!request.body().is_end_stream()).then(|| {
+            let lender = Lender::default();
+            let body = std::mem::take(request.body_mut());
+            *request.body_mut() = lender.lend(body);
+            let sending = Sending::of(request.version(), request.headers());
+            Unread { lender, sending, clock: self.clock.clone() }
+        });
         // A router is always ready.
-        Answering::Routed(Box::new(self.router.clone().call(request)))
+        Answering::Routed(Box::new(self.router.clone().call(request)), unread)
     }
 }
 
@@ -69,15 +82,24 @@ fn appended_to(path: &str) -> Option<(&'static str, StreamKey)> {
 }
 
 async fn append(api: Api, template: &'static str, stream: StreamKey, mut request: Request) -> Response {
+    let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
     let origin = Origin::of(&api.gate, &request);
-    let answered = match api.turnstile.fits(&request) {
-        Ok(()) => streams::append_to(&api, &stream, &caller, request).await,
+    let fits = api.turnstile.fits(&request, head);
+    let (parts, body) = request.into_parts();
+    let mut upload = Upload::new(body);
+    let answered = match fits {
+        Ok(()) => streams::append_to(&api, &stream, &caller, &parts.headers, &mut upload).await,
         Err(error) => Err(error),
     };
     let mut response = finished(answered.into_response(), origin);
     api.observe.end(&seen, &mut response);
+    if is_lost_on(&response, &upload) {
+        let sending = Sending::of(parts.version, &parts.headers);
+        // Boxed, so that appends that are taken do not carry the room for it.
+        Box::pin(read_on(upload, sending, &**api.gate.clock(), &mut response)).await;
+    }
     response
 }
 
@@ -85,17 +107,45 @@ async fn append(api: Api, template: &'static str, stream: StreamKey, mut request
 pub enum Answering {
     /// From a handler.
     Straight(BoxFuture<'static, Response>),
-    /// From the routes.
-    Routed(Box<<Router as Service<Request>>::Future>),
+    /// From the routes, which may leave something of the body unread.
+    Routed(Box<<Router as Service<Request>>::Future>, Option<Unread>),
+}
+
+/// The body of a request, if there is one, while the routes have it.
+pub struct Unread {
+    lender: Lender,
+    sending: Sending,
+    clock: Arc<dyn Clock>,
+}
+
+impl Unread {
+    /// What is left of it, if that keeps this answer from the client.
+    fn left(&self, response: &Response) -> Option<Upload> {
+        self.lender.take().filter(|upload| is_lost_on(response, upload))
+    }
+
+    /// Reads on, and then answers.
+    async fn answer(self, upload: Upload, mut response: Response) -> Response {
+        read_on(upload, self.sending, &*self.clock, &mut response).await;
+        response
+    }
 }
 
 impl Future for Answering {
     type Output = Result<Response, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
-            Self::Straight(answering) => answering.as_mut().poll(cx).map(Ok),
-            Self::Routed(answering) => Pin::new(&mut **answering).poll(cx),
+        let this = self.get_mut();
+        loop {
+            match this {
+                Self::Straight(answering) => return answering.as_mut().poll(cx).map(Ok),
+                Self::Routed(answering, unread) => {
+                    let response = ready!(Pin::new(&mut **answering).poll(cx))?;
+                    let Some(unread) = unread.take() else { return Poll::Ready(Ok(response)) };
+                    let Some(upload) = unread.left(&response) else { return Poll::Ready(Ok(response)) };
+                    *this = Self::Straight(Box::pin(unread.answer(upload, response)));
+                }
+            }
         }
     }
 }

@@ -4,8 +4,9 @@
 //! [`sessions`] with [`envelope`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
-//! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need)
-//! and [`turnstile`] (limits).
+//! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
+//! [`turnstile`] (limits) and [`upload`] (what is left of a body when the answer is no). [`neighbour`] tells programs of
+//! this machine from pages of elsewhere.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
@@ -19,6 +20,7 @@ mod front;
 mod listing;
 pub mod live;
 mod messages;
+mod neighbour;
 mod observe;
 mod operations;
 mod path;
@@ -28,6 +30,7 @@ mod sessions;
 mod sse;
 mod streams;
 mod turnstile;
+mod upload;
 pub mod websocket;
 mod wire;
 

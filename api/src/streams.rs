@@ -85,7 +85,7 @@ pub async fn create(
     caller.may_still(&pass).await?;
     // A fork shows what its source has. One of another project is refused whoever asks.
     if let Some(fork) = wanted.fork.as_ref().filter(|fork| fork.source.project == stream.project) {
-        caller.may(Action::Read, &fork.source).await?;
+        caller.may_also(Action::Read, &fork.source).await?;
     }
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts)?;
@@ -155,7 +155,8 @@ pub async fn append(
     caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
-    append_to(&api, &stream, &caller, request).await
+    let (parts, body) = request.into_parts();
+    append_to(&api, &stream, &caller, &parts.headers, body).await
 }
 
 /// Appends what a request brings.
@@ -163,12 +164,12 @@ pub async fn append_to(
     api: &Api,
     stream: &StreamKey,
     caller: &Caller,
-    request: Request,
+    headers: &HeaderMap,
+    body: impl http_body::Body<Data = Bytes>,
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Append, stream).await?;
-    let (parts, body) = request.into_parts();
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
-    let wanted = request::append(&parts.headers, body)?;
+    let wanted = request::append(headers, body)?;
     caller.may_still(&pass).await?;
     let producer = wanted.conditions.producer.clone();
     let published = api.sessions.append(stream, &wanted).await?;

@@ -26,6 +26,23 @@ impl Default for TurnstileOptions {
     }
 }
 
+/// Bytes of a request's head as it came: the credential, which is taken out of it, is a part of it.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBytes(usize);
+
+impl HeadBytes {
+    /// Of a request out of which nothing was taken yet.
+    pub fn of(request: &Request) -> Self {
+        let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+        Self(line_bytes(request) + headers.sum::<usize>())
+    }
+}
+
+fn line_bytes(request: &Request) -> usize {
+    let uri = request.uri();
+    uri.path().len() + uri.query().map_or(0, |query| query.len() + 1)
+}
+
 /// Lets requests in.
 pub struct Turnstile {
     header_bytes: usize,
@@ -39,17 +56,13 @@ impl Turnstile {
         Self { header_bytes: options.header_bytes, rates }
     }
 
-    /// Whether the head of a request is within its limits.
-    pub fn fits(&self, request: &Request) -> Result<(), ApiError> {
-        let uri = request.uri();
-        let line = uri.path().len() + uri.query().map_or(0, |query| query.len() + 1);
-        if line > limits::URI_BYTES {
+    /// Whether the head of a request, which had so many bytes, is within its limits.
+    pub fn fits(&self, request: &Request, head: HeadBytes) -> Result<(), ApiError> {
+        if line_bytes(request) > limits::URI_BYTES {
             let message = format!("path and query have {} bytes at most", limits::URI_BYTES);
             return Err(ApiError::over(Limit::UriBytes, StatusCode::URI_TOO_LONG, "uri_too_long", message));
         }
-        let headers: usize =
-            request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-        if line + headers > self.header_bytes {
+        if head.0 > self.header_bytes {
             let message = format!("first line and headers have {} bytes at most", self.header_bytes);
             let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             return Err(ApiError::over(Limit::HeaderBytes, status, "headers_too_large", message));

@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use crate::gate::Denied;
 use crate::key::{API_KEY_PREFIX, split_api_key};
 use crate::principal::{Grants, Principal, Scope};
-use crate::table::{Change, Config, Declined, InvalidConfig, Life, Project, Store};
+use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Life, Project, Store};
 use crate::token::Unverified;
 use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
 
@@ -163,8 +163,7 @@ impl Projects {
 
     /// The project with the keys that the configuration gives it.
     fn with_given(&self, id: &ProjectId, stored: Option<Arc<Project>>) -> Arc<Project> {
-        let given = self.inner.given.projects.iter().filter(|(given, _)| given == id);
-        let mut given = given.flat_map(|(_, keys)| keys).cloned().peekable();
+        let mut given = self.given_keys(id).cloned().peekable();
         match stored {
             Some(project) if given.peek().is_none() => project,
             stored => {
@@ -172,6 +171,11 @@ impl Projects {
                 Arc::new(Project { keys: given.chain(stored.keys).collect(), ..stored })
             }
         }
+    }
+
+    fn given_keys(&self, id: &ProjectId) -> impl Iterator<Item = &Key> {
+        let given = self.inner.given.projects.iter().filter(move |(given, _)| given == id);
+        given.flat_map(|(_, keys)| keys)
     }
 
     fn is_given(&self, id: &ProjectId) -> bool {
@@ -220,10 +224,19 @@ impl Projects {
 
     /// Lets a key count no more, and with it all that was signed with it.
     pub async fn remove_key(&self, project: &ProjectId, kid: &Kid) -> Result<(), ProjectError> {
-        if self.is_given(project) {
+        if self.given_keys(project).any(|key| key.kid() == kid) {
             return Err(ProjectError::Given);
         }
-        self.change(project, Change::RemoveKey { project: project.clone(), kid: kid.clone() }).await
+        // One that leaked must go even if the configuration gives the project others meanwhile.
+        let last = if self.is_given(project) { LastKey::MayGo } else { LastKey::Stays };
+        let change = Change::RemoveKey { project: project.clone(), kid: kid.clone(), last };
+        match self.change(project, change).await {
+            // It exists, though nothing of it is stored.
+            Err(ProjectError::Declined(Declined::NoSuchProject)) if self.is_given(project) => {
+                Err(Declined::NoSuchKey.into())
+            }
+            done => done,
+        }
     }
 
     /// Removes a project. Nobody can use it from now on; what it has is removed in the background.
@@ -343,15 +356,9 @@ impl Projects {
     fn verify_token(&self, project: &ProjectId, text: &str, now: Timestamp) -> Result<Verified, Denied> {
         let token = Unverified::parse(text)?;
         let claims = &token.claims;
-        let Some(kid) = self.signer(project, &token) else {
-            // A good token of another project is one for a wrong door, not a bad one.
-            return match self.signer(&claims.project, &token) {
-                Some(_) => Err(Denied::WrongProject),
-                None => Err(Denied::Unknown),
-            };
-        };
-        if claims.project != *project {
-            return Err(Denied::WrongProject);
+        let signer = self.signer(project, &token);
+        if signer.is_none() && self.signer(&claims.project, &token).is_none() {
+            return Err(Denied::Unknown);
         }
         if now >= claims.expires_at {
             return Err(Denied::Expired);
@@ -359,6 +366,8 @@ impl Projects {
         if claims.not_before.is_some_and(|at| now < at) {
             return Err(Denied::TooEarly);
         }
+        // A good token of another project is one for a wrong door, not a bad one.
+        let kid = signer.filter(|_| claims.project == *project).ok_or(Denied::WrongProject)?;
         let expires_at = Some(claims.expires_at);
         Ok(Verified { principal: claims.principal(), ground: Ground::Key(kid), expires_at })
     }
@@ -437,4 +446,43 @@ async fn to_its_end(
 ) -> Result<(), ProjectError> {
     let cut_off = |error: tokio::task::JoinError| StoreError::Unavailable(error.to_string());
     tokio::spawn(change).await.map_err(cut_off)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Memory;
+    use tidings_engine::{Bus, ManualClock};
+
+    use crate::Table;
+
+    struct NoRandomness;
+
+    impl Randomness for NoRandomness {
+        fn fill(&self, bytes: &mut [u8]) {
+            bytes.fill(7);
+        }
+    }
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).expect("long enough")
+    }
+
+    #[tokio::test]
+    async fn a_stored_key_of_a_project_that_is_given_can_be_removed_and_a_given_one_cannot() {
+        let clock = ManualClock::at(Timestamp::from_millis(1000));
+        let store = Arc::new(Memory::<Table>::new(Bus::new(), Arc::new(clock)));
+        let app = ProjectId::parse("app").expect("a valid id");
+        let (stored, given) = (key("the-key-that-leaked"), key("the-key-of-the-file"));
+        let before = Projects::open(store.clone(), Arc::new(NoRandomness), Given::default());
+        before.await.expect("readable").create(&app, Some(stored.clone())).await.expect("a new project");
+        let also = Given { projects: vec![(app.clone(), vec![given.clone()])], admin: None };
+        let projects = Projects::open(store, Arc::new(NoRandomness), also).await.expect("readable");
+        assert!(matches!(projects.remove_key(&app, given.kid()).await, Err(ProjectError::Given)));
+        let ground = Ground::Key(stored.kid().clone());
+        assert!(projects.stands(&app, &ground));
+        projects.remove_key(&app, stored.kid()).await.expect("it is ours, and the last one that is stored");
+        assert!(!projects.stands(&app, &ground));
+        assert_eq!(projects.list()[0].kids, [given.kid().clone()]);
+    }
 }

@@ -144,6 +144,8 @@ pub enum Change {
         project: ProjectId,
         /// The key's name.
         kid: Kid,
+        /// What becomes of it when it is the only one.
+        last: LastKey,
     },
     /// A project is set anew. One that is not stored, because it exists in another way, is from now on.
     Configure {
@@ -171,6 +173,15 @@ pub enum Change {
         /// All of it.
         is: Project,
     },
+}
+
+/// What becomes of the last key that is stored of a project when it is to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastKey {
+    /// It stays: nobody could sign for the project any more.
+    Stays,
+    /// It goes like any other: the project has keys elsewhere.
+    MayGo,
 }
 
 /// Why the table refuses a change.
@@ -268,9 +279,9 @@ impl log::Tables for Table {
                 Some(known) if known.keys.len() >= limits::KEYS_PER_PROJECT => Err(Declined::TooManyKeys),
                 _ => Ok(()),
             },
-            Change::RemoveKey { project, kid } => match self.active(project)? {
+            Change::RemoveKey { project, kid, last } => match self.active(project)? {
                 known if known.key(kid).is_none() => Err(Declined::NoSuchKey),
-                known if known.keys.len() == 1 => Err(Declined::LastKey),
+                known if known.keys.len() == 1 && *last == LastKey::Stays => Err(Declined::LastKey),
                 _ => Ok(()),
             },
             Change::Configure { project, .. } => match self.active(project) {
@@ -296,7 +307,7 @@ impl log::Tables for Table {
             Change::Create { project, key } | Change::AddKey { project, key } => {
                 self.edit(project).keys.insert(0, key);
             }
-            Change::RemoveKey { project, kid } => {
+            Change::RemoveKey { project, kid, .. } => {
                 self.edit(project).keys.retain(|key| *key.kid() != kid);
             }
             Change::Configure { project, config } => self.edit(project).config = config,
@@ -356,7 +367,11 @@ mod tests {
         let project = id("app");
         let create = |name: &str| Change::Create { project: id("app"), key: key(name) };
         let add = |name: &str| Change::AddKey { project: id("app"), key: key(name) };
-        let remove = |name: &str| Change::RemoveKey { project: id("app"), kid: key(name).kid().clone() };
+        let remove = |name: &str| Change::RemoveKey {
+            project: id("app"),
+            kid: key(name).kid().clone(),
+            last: LastKey::Stays,
+        };
         assert_eq!(make(&mut table, add("a")), Err(Declined::NoSuchProject));
         assert_eq!(make(&mut table, create("a")), Ok(()));
         assert_eq!(make(&mut table, create("b")), Err(Declined::Exists));
@@ -372,6 +387,13 @@ mod tests {
             assert_eq!(make(&mut table, add(&format!("number-{number}"))), Ok(()));
         }
         assert_eq!(make(&mut table, add("one-more")), Err(Declined::TooManyKeys));
+        let keys = table.get(&project).expect("there").keys.clone();
+        for key in keys {
+            let change =
+                Change::RemoveKey { project: id("app"), kid: key.kid().clone(), last: LastKey::MayGo };
+            assert_eq!(make(&mut table, change), Ok(()));
+        }
+        assert!(table.get(&project).expect("still there").keys.is_empty());
     }
 
     #[test]

@@ -84,6 +84,9 @@ pub const METRICS_CONNECTIONS: usize = 64;
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may stay without a request. The head of a further request is due within it, too.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long a client may take nothing of an answer that is on its way to it. One that stays has its own measure,
+/// [`SLOW_READER_TIMEOUT`].
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a request's head: its first line and its headers.
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// Bytes of a request's path and query.
@@ -92,6 +95,11 @@ pub const URI_BYTES: usize = 8 * 1024;
 pub const BODY_GRACE: Duration = Duration::from_secs(30);
 /// Bytes a second that a body must come with beyond [`BODY_GRACE`], counted from its beginning.
 pub const BODY_BYTES_PER_SECOND_MIN: u64 = 4096;
+/// Bytes of a refused request's body that are read on, so that the client hears why: more than [`APPEND_BYTES`], or whoever
+/// sends a body that is a little too large would not.
+pub const DISCARD_BYTES: usize = 16 * 1024 * 1024;
+/// How long the body of a refused request is read on.
+pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests of one project in a second; 0 lets all pass.
 pub const REQUESTS_PER_SECOND: u32 = 0;
 /// Projects whose requests are counted apart at a time; beyond, the busy ones that come later share one count.
@@ -158,6 +166,8 @@ pub enum Limit {
     HeadTime,
     /// [`IDLE_TIMEOUT`]: a connection without a request was ended.
     IdleTime,
+    /// [`WRITE_TIMEOUT`]: a connection whose client took nothing of its answer was ended.
+    WriteTime,
     /// [`HEADER_BYTES`].
     HeaderBytes,
     /// [`URI_BYTES`].
@@ -184,10 +194,11 @@ pub enum Limit {
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
+        Self::WriteTime,
         Self::HeaderBytes,
         Self::UriBytes,
         Self::BodyBytes,
@@ -207,6 +218,7 @@ impl Limit {
             Self::Connections => "connections",
             Self::HeadTime => "head_time",
             Self::IdleTime => "idle_time",
+            Self::WriteTime => "write_time",
             Self::HeaderBytes => "header_bytes",
             Self::UriBytes => "uri_bytes",
             Self::BodyBytes => "body_bytes",

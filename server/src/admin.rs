@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tidings_auth::{AdminKey, Claims, Key, Kid, NewKey, ProjectError, Projects};
+use tidings_auth::{AdminKey, Claims, Declined, Given, Key, Kid, NewKey, ProjectError, Projects};
 use tidings_embedded::OpenError;
 use tidings_embedded::checkpoint::MANIFEST;
 use tidings_engine::{Clock, WallClock};
@@ -23,6 +23,9 @@ pub struct Where {
     /// Folder of the data of a stopped server; TIDINGS_DATA, or ./tidings-data, without it.
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     data: Option<PathBuf>,
+    /// The configuration of the stopped server, if it gives projects or names the folder.
+    #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     /// URL of a running server. It wants its admin key in TIDINGS_ADMIN_KEY.
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -78,7 +81,7 @@ impl Where {
     pub fn open(self, store: Store) -> Result<Admin, CommandError> {
         match self.server {
             Some(server) => Ok(Admin::Running(Client::new(&server, "TIDINGS_ADMIN_KEY")?)),
-            None => Ok(Admin::Stopped(Stopped::open(self.data, store)?)),
+            None => Ok(Admin::Stopped(Stopped::open_as_set(self.data, self.config, store)?)),
         }
     }
 }
@@ -88,14 +91,32 @@ impl Stopped {
     pub fn open(data: Option<PathBuf>, store: Store) -> Result<Self, CommandError> {
         let variable = || std::env::var_os("TIDINGS_DATA").filter(|data| !data.is_empty()).map(PathBuf::from);
         let data = data.or_else(variable).unwrap_or_else(|| Config::default().data);
+        Self::open_beside(data, Given::default(), store)
+    }
+
+    /// The same with what a configuration says, if there is one: the projects that it gives, and where the folder is.
+    fn open_as_set(
+        data: Option<PathBuf>,
+        config: Option<PathBuf>,
+        store: Store,
+    ) -> Result<Self, CommandError> {
+        let Some(file) = config.filter(|file| !file.as_os_str().is_empty()) else {
+            return Self::open(data, store);
+        };
+        let config = Config::load(Some(&file), std::env::vars_os())?;
+        Self::open_beside(data.unwrap_or(config.data), config.given, store)
+    }
+
+    fn open_beside(data: PathBuf, given: Given, store: Store) -> Result<Self, CommandError> {
         if store == Store::MustBeThere && !data.join(MANIFEST).is_file() {
             return Err(CommandError::NoStore(data));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let stored = runtime.block_on(StoredProjects::open(&data)).map_err(|error| match error {
-            StartError::Store(OpenError::InUse(_)) => CommandError::InUse(data),
-            error => CommandError::Start(error),
-        })?;
+        let stored =
+            runtime.block_on(StoredProjects::open_beside(&data, given)).map_err(|error| match error {
+                StartError::Store(OpenError::InUse(_)) => CommandError::InUse(data),
+                error => CommandError::Start(error),
+            })?;
         Ok(Self { stored, runtime })
     }
 
@@ -109,7 +130,10 @@ impl Stopped {
     }
 
     fn wait<T>(&self, change: impl Future<Output = Result<T, ProjectError>>) -> Result<T, CommandError> {
-        Ok(self.runtime.block_on(change)?)
+        self.runtime.block_on(change).map_err(|error| match error {
+            ProjectError::Declined(Declined::Removing) => CommandError::Removing,
+            error => CommandError::Project(error),
+        })
     }
 }
 

@@ -10,12 +10,18 @@ use ureq::{Agent, Body};
 /// Bytes of an answer that are read. A server sends a chunk, or one message that may be larger than a chunk.
 const ANSWER_BYTES: u64 = 256 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an answer may take, all of it, unless it waits for what comes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server, and who asks it.
 pub struct Client {
     agent: Agent,
+    /// For answers that wait for what comes.
+    patient: Agent,
     server: String,
     credential: Option<String>,
+    /// Where that was, or could be.
+    variable: &'static str,
 }
 
 /// Why there is no good answer.
@@ -33,8 +39,10 @@ pub enum ClientError {
     #[error("the credential in {0} is not plain text in one line")]
     Credential(&'static str),
     /// It says no.
-    #[error("{server} refuses: {message} ({status})")]
+    #[error("{server} refuses: {message} ({status}){hint}")]
     Refused {
+        /// What to do, perhaps.
+        hint: String,
         /// Its URL.
         server: String,
         /// Its words.
@@ -54,12 +62,22 @@ pub struct Ask<'a> {
     pub path: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: Option<&'a [u8]>,
+    pub patience: Patience,
+}
+
+/// How long to wait for an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Not for ever.
+    Some,
+    /// For as long as the server keeps it.
+    Endless,
 }
 
 impl<'a> Ask<'a> {
     /// Without headers and body.
     pub fn new(method: Method, path: &'a str) -> Self {
-        Self { method, path, headers: &[], body: None }
+        Self { method, path, headers: &[], body: None, patience: Patience::Some }
     }
 }
 
@@ -71,6 +89,14 @@ pub struct Answer {
 impl Client {
     /// A client of the server at a URL, with what was in the variable of that name, if anything.
     pub fn new(server: &str, variable: &'static str) -> Result<Self, ClientError> {
+        Self::with_timeout(server, variable, ANSWER_TIMEOUT)
+    }
+
+    fn with_timeout(
+        server: &str,
+        variable: &'static str,
+        answer_timeout: Duration,
+    ) -> Result<Self, ClientError> {
         let credential = std::env::var_os(variable).filter(|credential| !credential.is_empty());
         let credential = match credential {
             None => None,
@@ -82,14 +108,18 @@ impl Client {
         // Those that the system trusts: a server of one's own often has a certificate of one's own. Credentials go to
         // the server that was named and nowhere else: no redirects, no proxy.
         let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .proxy(None)
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            .build();
-        Ok(Self { agent: config.into(), server: server.trim_end_matches('/').to_owned(), credential })
+        let agent = |timeout: Option<Duration>| -> Agent {
+            let config = Agent::config_builder()
+                .tls_config(tls.clone())
+                .proxy(None)
+                .max_redirects(0)
+                .http_status_as_error(false)
+                .timeout_connect(Some(CONNECT_TIMEOUT))
+                .timeout_global(timeout);
+            config.build().into()
+        };
+        let (agent, patient) = (agent(Some(answer_timeout)), agent(None));
+        Ok(Self { agent, patient, server: server.trim_end_matches('/').to_owned(), credential, variable })
     }
 
     /// Asks, and waits for the answer. What is not 2xx is an error.
@@ -101,9 +131,13 @@ impl Client {
         for (name, value) in ask.headers {
             request = request.header(*name, *value);
         }
+        let agent = match ask.patience {
+            Patience::Some => &self.agent,
+            Patience::Endless => &self.patient,
+        };
         let answered = match ask.body {
-            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|it| self.agent.run(it)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|it| self.agent.run(it)),
+            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|it| agent.run(it)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|it| agent.run(it)),
         };
         let unreachable =
             |error| ClientError::Unreachable { server: self.server.clone(), error: Box::new(error) };
@@ -128,7 +162,12 @@ impl Client {
         let told: Option<Value> = serde_json::from_slice(answer.body()).ok();
         let message = told.as_ref().and_then(|told| told["error"]["message"].as_str());
         let message = message.unwrap_or("it does not say why").to_owned();
-        ClientError::Refused { server: self.server.clone(), message, status: answer.status() }
+        let hint = match (answer.status(), &self.credential) {
+            (StatusCode::UNAUTHORIZED, None) => format!("; {} is not set", self.variable),
+            (StatusCode::UNAUTHORIZED, Some(_)) => format!("; it was sent what {} holds", self.variable),
+            _ => String::new(),
+        };
+        ClientError::Refused { hint, server: self.server.clone(), message, status: answer.status() }
     }
 }
 
@@ -166,6 +205,18 @@ pub fn percent_encoded(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_that_does_not_come_is_not_waited_for_unless_it_is_to_be() {
+        // Takes connections, as the system does, and never answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = format!("http://{}", silent.local_addr().expect("an address"));
+        let soon = Duration::from_millis(50);
+        let client = Client::with_timeout(&server, "TIDINGS_TOKEN", soon).expect("a client");
+        let Err(told) = client.ask(&Ask::new(Method::GET, "/health")) else { panic!("nobody answered") };
+        assert!(told.to_string().starts_with(&format!("no answer from {server}: timeout")), "{told}");
+        assert_eq!(client.patient.config().timeouts().global, None);
+    }
 
     #[test]
     fn what_has_a_meaning_in_a_path_is_encoded() {

@@ -79,6 +79,12 @@ pub enum CommandError {
     /// A project cannot be changed so.
     #[error(transparent)]
     Project(#[from] ProjectError),
+    /// Its data is still there, and only a server removes data.
+    #[error(
+        "a project of this id was removed and its data is still there. Start the server once: it removes the data, and \
+         then the id is free"
+    )]
+    Removing,
     /// A key that somebody chose is none.
     #[error("--key: {0}")]
     Key(#[from] InvalidKey),
@@ -126,7 +132,9 @@ impl Command {
 
 impl CheckConfig {
     fn run(self) -> Result<(), CommandError> {
-        Config::load(Some(&self.config), std::env::vars_os())?.check()?;
+        let config = Config::load(Some(&self.config), std::env::vars_os())?;
+        config.check()?;
+        config.check_files().map_err(StartError::Tls)?;
         println!("{} is good", self.config.display());
         Ok(())
     }

@@ -12,6 +12,7 @@ mod file;
 pub mod keys;
 mod value;
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ use tidings_api::{MetricsAccess, Spans};
 
 use crate::options::{LimitOptions, LogOptions, ObserveOptions, TlsOptions};
 use crate::serve::{Access, ServerOptions, StoreChoice};
+use crate::tls::{Tls, TlsError};
 
 /// The complete configuration with its defaults, explained.
 pub const DEFAULT_FILE: &str = include_str!("../default.toml");
@@ -58,6 +60,18 @@ pub struct Config {
     pub observe: ObserveOptions,
     /// How it logs.
     pub log: LogOptions,
+    /// Where the file has said what, for messages about what does not go together.
+    said: Said,
+}
+
+/// The lines of a file's keys. Not a part of what is set, so it is not shown with it.
+#[derive(Clone, Default)]
+struct Said(HashMap<&'static str, (PathBuf, usize)>);
+
+impl fmt::Debug for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Said(..)")
+    }
 }
 
 impl Default for Config {
@@ -75,6 +89,7 @@ impl Default for Config {
             tls_key: None,
             observe: ObserveOptions::default(),
             log: LogOptions::default(),
+            said: Said::default(),
         }
     }
 }
@@ -103,21 +118,41 @@ impl Config {
     /// What can only be seen when all is said, flags too.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
-        let mut wrong = |key, what: String| problems.push(Problem { place: Place::Key(key), what });
+        let mut wrong = |key, what: String| problems.push(Problem { place: self.place(key), what });
         if self.dev && !self.listen.ip().is_loopback() {
             let (listen, port) = (self.listen, self.listen.port());
             let only = format!("listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}");
             wrong("dev", format!("lets everybody in, so the server {only}"));
         }
+        if let Some(listen) = self.observe.metrics_listen
+            && self.dev
+            && !listen.ip().is_loopback()
+        {
+            let only = format!("use 127.0.0.1:{}, not {listen}", listen.port());
+            wrong("metrics_listen", format!("listens only on this machine in dev mode: {only}"));
+        }
         match (&self.tls_cert, &self.tls_key) {
-            (Some(_), None) => wrong("tls.key", "is missing; tls.cert needs it".to_owned()),
-            (None, Some(_)) => wrong("tls.cert", "is missing; tls.key needs it".to_owned()),
+            (Some(_), None) => wrong("tls.cert", "needs tls.key, which is missing".to_owned()),
+            (None, Some(_)) => wrong("tls.key", "needs tls.cert, which is missing".to_owned()),
             (Some(_), Some(_)) | (None, None) => {}
         }
         if self.observe.metrics_listen.is_some_and(|address| address == self.listen && address.port() != 0) {
             wrong("metrics_listen", "is where the server itself listens; use another port".to_owned());
         }
         if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
+    }
+
+    /// Whether the files that it names can be used.
+    pub fn check_files(&self) -> Result<(), TlsError> {
+        self.tls().map_or(Ok(()), |tls| Tls::load(tls).map(drop))
+    }
+
+    /// Where a key was said.
+    fn place(&self, key: &'static str) -> Place {
+        match self.said.0.get(key) {
+            Some((path, line)) => Place::File { path: path.clone(), line: *line, key: key.to_owned() },
+            None => Place::Key(key),
+        }
     }
 
     /// What the server is made of: the store in the data folder, the wall clock, and all that is set here. `on_failure`
@@ -173,7 +208,7 @@ enum Place {
     },
     WholeFile(PathBuf),
     Variable(String),
-    /// Wherever it was said.
+    /// Not in a file.
     Key(&'static str),
 }
 

@@ -39,6 +39,8 @@ pub struct ConnectionOptions {
     pub head_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
+    /// How long a client may take nothing of an answer.
+    pub write_timeout: Duration,
 }
 
 impl Default for ConnectionOptions {
@@ -48,6 +50,7 @@ impl Default for ConnectionOptions {
             header_bytes: limits::HEADER_BYTES,
             head_timeout: limits::HEAD_TIMEOUT,
             idle_timeout: limits::IDLE_TIMEOUT,
+            write_timeout: limits::WRITE_TIMEOUT,
         }
     }
 }
@@ -93,6 +96,7 @@ impl Counts {
 pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: impl Future<Output = ()>) {
     let permits = Arc::new(Semaphore::new(shared.options.connections));
     let (stop, stopping) = watch::channel(false);
+    let mut room = Room::There;
     // Ends them when it is dropped.
     let mut connections = JoinSet::new();
     tokio::pin!(stopped);
@@ -100,7 +104,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: imp
         let (socket, permit) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits, &shared.counts) => match accepted {
+            accepted = accept(&listener, &permits, &mut room, &shared.counts) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection; trying again");
@@ -127,19 +131,32 @@ pub struct Counted {
     _open: Held,
 }
 
-/// The next connection, once there is room for it.
+/// Whether one more connection can be taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    There,
+    /// It was counted that there is none.
+    Awaited,
+}
+
+/// The next connection, once there is room for it. May be given up and called again; that is the same wait.
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
+    room: &mut Room,
     counts: &Counts,
 ) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = match permits.clone().try_acquire_owned() {
         Ok(permit) => permit,
         Err(_) => {
-            counts.limit_hits.count(Limit::Connections);
+            if *room == Room::There {
+                counts.limit_hits.count(Limit::Connections);
+                *room = Room::Awaited;
+            }
             permits.clone().acquire_owned().await.map_err(io::Error::other)?
         }
     };
+    *room = Room::There;
     let (socket, _) = listener.accept().await?;
     counts.accepted.count();
     // Small answers must not wait for the acknowledgement of the ones before.

@@ -1,4 +1,5 @@
-//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any more.
+//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any
+//! more or takes what was asked for.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::connections::{ConnectionOptions, Counted};
+use crate::progress::Progress;
 
 /// Which HTTP a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ pub struct Http {
     http2: http2::Builder<TokioExecutor>,
     front: Front,
     idle_timeout: Duration,
+    write_timeout: Duration,
     limit_hits: LimitHits,
 }
 
@@ -72,7 +75,8 @@ impl Http {
             .max_pending_accept_reset_streams(limits::HTTP2_PENDING_RESETS)
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
-        Self { http1, http2, front, idle_timeout: options.idle_timeout, limit_hits }
+        let ConnectionOptions { idle_timeout, write_timeout, .. } = *options;
+        Self { http1, http2, front, idle_timeout, write_timeout, limit_hits }
     }
 
     /// What is served.
@@ -87,15 +91,18 @@ impl Http {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Arc::new(Activity::new());
-        let conduit = Conduit::new(Arc::new(opened.counted));
+        let conduit = match (Conduit::new(Arc::new(opened.counted)), opened.version) {
+            (conduit, Version::One) => conduit,
+            (conduit, Version::Two) => conduit.shared(),
+        };
         let routes = Routes {
             front: self.front.clone(),
             scheme: opened.scheme,
             activity: activity.clone(),
-            // On HTTP/2 others share the connection, so one reader that takes nothing is no reason to cut it.
-            conduit: (opened.version == Version::One).then(|| conduit.clone()),
+            conduit: conduit.clone(),
         };
-        let io = TokioIo::new(opened.io);
+        let io = Progress::new(opened.io, self.write_timeout, self.limit_hits.clone());
+        let io = TokioIo::new(io);
         let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
         match opened.version {
             Version::One => {
@@ -224,7 +231,7 @@ struct Routes {
     front: Front,
     scheme: Scheme,
     activity: Arc<Activity>,
-    conduit: Option<Conduit>,
+    conduit: Conduit,
 }
 
 impl Service<Request<Incoming>> for Routes {
@@ -238,9 +245,7 @@ impl Service<Request<Incoming>> for Routes {
             if self.scheme == Scheme::Https {
                 request.extensions_mut().insert(Scheme::Https);
             }
-            if let Some(conduit) = &self.conduit {
-                request.extensions_mut().insert(conduit.clone());
-            }
+            request.extensions_mut().insert(self.conduit.clone());
         })
     }
 }

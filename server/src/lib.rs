@@ -7,6 +7,7 @@ mod http;
 pub mod ledger;
 pub mod options;
 mod preface;
+mod progress;
 pub mod projects;
 pub mod serve;
 mod tls;

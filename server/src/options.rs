@@ -20,6 +20,8 @@ pub struct LimitOptions {
     pub head_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
+    /// How long a client may take nothing of an answer.
+    pub write_timeout: Duration,
 }
 
 impl Default for LimitOptions {
@@ -30,6 +32,7 @@ impl Default for LimitOptions {
             header_bytes: limits::HEADER_BYTES,
             head_timeout: limits::HEAD_TIMEOUT,
             idle_timeout: limits::IDLE_TIMEOUT,
+            write_timeout: limits::WRITE_TIMEOUT,
         }
     }
 }

@@ -29,11 +29,16 @@ pub struct StoredProjects {
 impl StoredProjects {
     /// Opens the store in a folder, making it if there is none. Fails when a server has it.
     pub async fn open(data: &Path) -> Result<Self, StartError> {
+        Self::open_beside(data, Given::default()).await
+    }
+
+    /// The same beside what a configuration gives.
+    pub async fn open_beside(data: &Path, given: Given) -> Result<Self, StartError> {
         let lock = DirectoryLock::take(data)?;
         let options = Options { secret: secret(), ..Options::default() };
         let disk = Arc::new(Folder::new(data));
         let store = Embedded::<Ledger>::open(disk, options, Bus::new(), Arc::new(WallClock))?;
-        let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), Given::default()).await;
+        let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), given).await;
         Ok(Self { projects: projects.map_err(StartError::Projects)?, _lock: lock })
     }
 

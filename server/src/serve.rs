@@ -178,6 +178,7 @@ impl Server {
         };
         let opened = open_store(options.store, &bus, &clock, &metrics)?;
         let gate = open_gate(opened.projects, options.access, clock.clone(), data).await?;
+        let connection_options = options.limits.connections(options.streams.slow_reader_timeout);
         let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
             .shaped(Arc::new(Envelopes::new(opened.sessions.clone())));
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
@@ -208,11 +209,10 @@ impl Server {
         });
         let (stop, stopped) = watch::channel(false);
         let serving = {
-            let http =
-                Http::new(Front::new(api.clone()), &options.limits.connections(), LimitHits::new(&metrics));
+            let http = Http::new(Front::new(api.clone()), &connection_options, LimitHits::new(&metrics));
             let counts = Counts::new(&metrics);
             let shared = Connections {
-                options: options.limits.connections(),
+                options: connection_options.clone(),
                 http,
                 tls: tls.clone(),
                 counts,
@@ -221,10 +221,8 @@ impl Server {
             tokio::spawn(connections::serve(listener, Arc::new(shared), when_stopped(stopped.clone())))
         };
         let serve_metrics = |(listener, address): (TcpListener, SocketAddr)| {
-            let settings = ConnectionOptions {
-                connections: limits::METRICS_CONNECTIONS,
-                ..options.limits.connections()
-            };
+            let settings =
+                ConnectionOptions { connections: limits::METRICS_CONNECTIONS, ..connection_options };
             // Not counted among those of clients.
             let uncounted = Metrics::new();
             let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted));
@@ -261,6 +259,11 @@ impl Server {
     /// Its numbers.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Whether it has a certificate.
+    pub fn speaks_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Reads certificate and key again, for connections that come from now on.
@@ -330,12 +333,14 @@ impl LimitOptions {
         TurnstileOptions { header_bytes: self.header_bytes, requests_per_second: self.requests_per_second }
     }
 
-    fn connections(&self) -> ConnectionOptions {
+    fn connections(&self, slow_reader_timeout: Duration) -> ConnectionOptions {
         ConnectionOptions {
             connections: self.connections,
             header_bytes: self.header_bytes,
             head_timeout: self.head_timeout,
             idle_timeout: self.idle_timeout,
+            // Answers that stay and go through here must not be cut before their own time is over.
+            write_timeout: self.write_timeout.max(slow_reader_timeout),
         }
     }
 }

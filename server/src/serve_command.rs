@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use tidings_server::{Config, Server};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::command::CommandError;
 use crate::greeting::greet;
@@ -58,12 +58,18 @@ impl Serve {
         let filter = self.log.clone().filter(|filter| !filter.is_empty());
         let config = self.config()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let logs = Logs::begin(filter.as_deref(), &config.log)?;
-            let served = serve(config).await;
-            logs.end().await;
-            served
-        })
+        runtime
+            .block_on(async {
+                let logs = Logs::begin(filter.as_deref(), &config.log)?;
+                let served = serve(config).await;
+                logs.end().await;
+                served
+            })
+            .map(|ended| match ended {
+                Ended::Served => {}
+                // What it was doing, such as reading the store, is not waited for.
+                Ended::WhileStarting => runtime.shutdown_background(),
+            })
     }
 
     /// What is set, flags included.
@@ -82,13 +88,30 @@ impl Serve {
     }
 }
 
-async fn serve(config: Config) -> Result<(), CommandError> {
-    let server = Server::start(config.clone().into_options(Arc::new(|_| exit_now()))).await?;
+/// When the process was told to end.
+enum Ended {
+    WhileStarting,
+    Served,
+}
+
+async fn serve(config: Config) -> Result<Ended, CommandError> {
+    // Before anything else: a signal that comes while the store is read is heard, too.
+    let mut signals = Signals::listen()?;
+    let options = config.clone().into_options(Arc::new(|_| exit_now()));
+    // In a task of its own, since it may take long without a pause.
+    let starting = tokio::spawn(Server::start(options));
+    let server = tokio::select! {
+        started = starting => started.map_err(io::Error::other)??,
+        () = signals.end() => {
+            tracing::info!("told to end while starting");
+            return Ok(Ended::WhileStarting);
+        }
+    };
     greet(&config, &server);
-    wait_for_signal(&server).await?;
+    signals.end_or_renew(&server).await;
     tracing::info!("draining");
     server.stop().await?;
-    Ok(())
+    Ok(Ended::Served)
 }
 
 /// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
@@ -96,19 +119,46 @@ fn exit_now() {
     std::process::exit(1);
 }
 
-/// Waits until the process is told to end. SIGHUP renews what can be renewed meanwhile.
-async fn wait_for_signal(server: &Server) -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    loop {
+/// What the process can be told from outside.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Resolves when the process is told to end.
+    async fn end(&mut self) {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hang_up.recv() => match server.reload_tls() {
-                Ok(()) => tracing::info!("read certificate and key again"),
-                Err(error) => tracing::error!(%error, "the certificate stays as it was"),
-            },
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
+    }
+
+    /// The same. SIGHUP renews what can be renewed meanwhile.
+    async fn end_or_renew(&mut self, server: &Server) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => renew(server),
+            }
+        }
+    }
+}
+
+fn renew(server: &Server) {
+    match server.reload_tls() {
+        Ok(()) if server.speaks_tls() => tracing::info!("read certificate and key again"),
+        Ok(()) => tracing::info!("there is nothing to renew: only certificate and key are read again"),
+        Err(error) => tracing::error!(%error, "the certificate stays as it was"),
     }
 }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tidings_model::{ProjectId, StreamId};
 use ureq::http::Method;
 
-use crate::client::{Answer, Ask, Client, percent_encoded};
+use crate::client::{Answer, Ask, Client, Patience, percent_encoded};
 use crate::command::CommandError;
 use crate::duration;
 
@@ -201,7 +201,9 @@ impl Streams {
         let mut live = String::new();
         loop {
             let asked = format!("{path}?offset={}{live}", percent_encoded(&offset));
-            let answer = self.client.ask(&Ask::new(Method::GET, &asked))?;
+            // How long a server lets a reader wait is set there.
+            let patience = if live.is_empty() { Patience::Some } else { Patience::Endless };
+            let answer = self.client.ask(&Ask { patience, ..Ask::new(Method::GET, &asked) })?;
             self.print(&answer, &mut out)?;
             out.flush()?;
             let is = |name: &str| answer.header(name) == Some("true");

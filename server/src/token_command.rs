@@ -15,6 +15,9 @@ use crate::duration;
 ///
 /// Without --stream, --session, --topics, --rooms and --entities it is for the whole project;
 /// with any of them, for what they name alone. Each but --session can be given several times.
+///
+/// In a pattern `.`, `:` and `/` separate segments. `*` stands for anything inside of one segment; `**`, as a segment of
+/// its own, for any number of segments, also none: `orders/**` is orders, orders/1 and orders/1/items.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings token --project shop --scope write --data ./tidings-data\n  \

@@ -74,7 +74,12 @@ impl Life for Shared {
             Ask::Nothing => {}
             Ask::Send => self.task.wake(),
             // It is not polled, so it cannot end by itself.
-            Ask::Cut => self.cut(),
+            Ask::Cut => {
+                let Some(conduit) = &self.conduit else { return };
+                if self.feed().ended_for(now) >= conduit.forbearance() {
+                    conduit.cut();
+                }
+            }
         }
     }
 

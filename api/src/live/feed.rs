@@ -200,9 +200,9 @@ impl Feed {
         self.stuck_since.get_or_insert(now);
     }
 
-    /// Why it has ended, if it has.
-    pub fn ended(&self) -> Option<End> {
-        self.ended.map(|(end, _)| end)
+    /// For how long it has had nothing more to say than what was taken, and nobody took that.
+    pub fn ended_for(&self, now: Timestamp) -> Duration {
+        self.ended.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
     /// Ends it; what was taken is still sent, and a last word.

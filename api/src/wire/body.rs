@@ -4,7 +4,6 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -16,8 +15,15 @@ use crate::error::ApiError;
 
 /// The whole body, if it is within the limit and comes in time.
 ///
-/// What is beyond the limit is not kept, but read for a while: a client that is cut off while it sends does not hear why.
-pub async fn bytes(body: Body, limit: usize, clock: &dyn Clock) -> Result<Bytes, ApiError> {
+/// One that says that it is larger is refused before any of it is asked for: a client that waits until it is told to go on
+/// need not send it. What of a refused body is read on is not decided here, see `upload`.
+pub async fn bytes<B>(body: B, limit: usize, clock: &dyn Clock) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
     let mut body = pin!(body);
     let began = clock.now();
     let (mut all, mut received) = (Collected::default(), 0);
@@ -31,7 +37,6 @@ pub async fn bytes(body: Body, limit: usize, clock: &dyn Clock) -> Result<Bytes,
             },
         };
         match frame {
-            None if received > limit => return Err(too_large(limit)),
             None => return Ok(all.into_bytes()),
             Some(Err(_)) => {
                 let message = "the body ended before it was complete";
@@ -41,21 +46,21 @@ pub async fn bytes(body: Body, limit: usize, clock: &dyn Clock) -> Result<Bytes,
                 // Trailers say nothing to us.
                 let part = frame.into_data().unwrap_or_default();
                 received = received.saturating_add(part.len());
-                if received <= limit { all.push(part) } else { all = Collected::default() }
+                if received > limit {
+                    return Err(too_large(limit));
+                }
+                all.push(part);
             }
-        }
-        if received > limit.saturating_mul(2) {
-            return Err(too_large(limit));
         }
     }
 }
 
-type Frame = Option<Result<http_body::Frame<Bytes>, axum::Error>>;
+type Frame<E> = Option<Result<http_body::Frame<Bytes>, E>>;
 
 /// The next frame if it comes at once or when everybody else had a turn. Most bodies do, and then need no timer.
-async fn soon(mut body: Pin<&mut Body>) -> Option<Frame> {
+async fn soon<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>) -> Option<Frame<B::Error>> {
     let mut waited = false;
-    std::future::poll_fn(move |cx| match (http_body::Body::poll_frame(body.as_mut(), cx), waited) {
+    std::future::poll_fn(move |cx| match (body.as_mut().poll_frame(cx), waited) {
         (Poll::Ready(frame), _) => Poll::Ready(Some(frame)),
         (Poll::Pending, true) => Poll::Ready(None),
         (Poll::Pending, false) => {
@@ -114,6 +119,7 @@ impl Collected {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Body;
     use futures_util::stream;
     use tidings_engine::ManualClock;
 
@@ -135,6 +141,8 @@ mod tests {
             let refused = bytes(body(&beyond), 4, &clock()).await.expect_err("beyond the limit");
             assert_eq!(axum::response::IntoResponse::into_response(refused).status(), 413);
         }
+        let known = http_body_util::Full::new(Bytes::from_static(b"abcde"));
+        assert!(bytes(known, 4, &clock()).await.is_err());
     }
 
     #[tokio::test]

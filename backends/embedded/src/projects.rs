@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_auth::table::Entry;
-use tidings_auth::{AdminDigest, Change, Config, Key, Kid, Life, Project, Store, Table};
+use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Life, Project, Store, Table};
 use tidings_engine::log::{Carries, StoreError};
 use tidings_model::{Pattern, ProjectId};
 
@@ -51,7 +51,7 @@ impl StoredTables for Table {
                 put_head(out, ADD_KEY, project);
                 out.text(key.reveal());
             }
-            Change::RemoveKey { project, kid } => {
+            Change::RemoveKey { project, kid, last: _ } => {
                 put_head(out, REMOVE_KEY, project);
                 out.text(kid.as_str());
             }
@@ -81,7 +81,10 @@ impl StoredTables for Table {
             match tag {
                 CREATE => Change::Create { project, key: take_key(&mut take)? },
                 ADD_KEY => Change::AddKey { project, key: take_key(&mut take)? },
-                REMOVE_KEY => Change::RemoveKey { project, kid: Kid::named(&take.text()?) },
+                REMOVE_KEY => {
+                    // It was judged when it was made.
+                    Change::RemoveKey { project, kid: Kid::named(&take.text()?), last: LastKey::MayGo }
+                }
                 CONFIGURE => Change::Configure { project, config: take_config(&mut take)? },
                 REMOVE => Change::Remove { project },
                 FORGET => Change::Forget { project },
@@ -184,7 +187,11 @@ mod tests {
             Change::Remove { project: id("c") },
             Change::Forget { project: id("c") },
             Change::AddKey { project: id("a"), key: key("third-key-of-project-a") },
-            Change::RemoveKey { project: id("a"), kid: key("first-key-of-project-a").kid().clone() },
+            Change::RemoveKey {
+                project: id("a"),
+                kid: key("first-key-of-project-a").kid().clone(),
+                last: LastKey::Stays,
+            },
             Change::SetAdmin(AdminDigest([7; 32])),
         ];
         let mut table = Table::default();

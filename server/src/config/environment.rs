@@ -24,6 +24,13 @@ const OTHERS: &[&str] = &[
     "TIDINGS_WRITE_OPENAPI",
 ];
 
+/// What Kubernetes sets in every container beside a service of the name `tidings`: where that service is.
+fn is_of_kubernetes(name: &str) -> bool {
+    ["TIDINGS_SERVICE_HOST", "TIDINGS_SERVICE_PORT", "TIDINGS_PORT"].contains(&name)
+        || name.starts_with("TIDINGS_SERVICE_PORT_")
+        || name.starts_with("TIDINGS_PORT_")
+}
+
 /// Sets what variables say. One that is empty says nothing.
 pub(super) fn apply(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -32,7 +39,7 @@ pub(super) fn apply(
 ) {
     for (name, value) in variables {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
-        if OTHERS.contains(&name) {
+        if OTHERS.contains(&name) || is_of_kubernetes(name) {
             continue;
         }
         let known = KEYS.iter().find(|key| key.variable().as_deref() == Some(name));
@@ -42,7 +49,10 @@ pub(super) fn apply(
             }
             (Some(_), None) => Some("is not text in UTF-8".to_owned()),
             (Some(_), Some("")) => None,
-            (Some(key), Some(value)) => (key.set)(config, &Given::Variable(value)).err(),
+            (Some(key), Some(value)) => {
+                config.said.0.remove(key.name);
+                (key.set)(config, &Given::Variable(value)).err()
+            }
         };
         problems.extend(what.map(|what| Problem { place: Place::Variable(name.to_owned()), what }));
     }

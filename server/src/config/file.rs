@@ -14,11 +14,7 @@ pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut
     let file = File { text, path };
     let table = match DeTable::parse(text) {
         Ok(table) => table,
-        Err(error) => {
-            // The message alone: the rest of the error quotes the line, which may hold a secret.
-            let at = error.span().map_or(0, |span| span.start);
-            return problems.push(file.problem(at, "", error.message()));
-        }
+        Err(error) => return problems.push(file.unreadable(&error)),
     };
     for (name, value) in table.get_ref() {
         let section = name.get_ref().as_ref();
@@ -53,17 +49,36 @@ impl File<'_> {
         problems: &mut Vec<Problem>,
     ) {
         let what = match KEYS.iter().find(|known| known.name == key) {
-            Some(known) => (known.set)(config, &Given::File(value.get_ref())).err(),
+            Some(known) => {
+                let line = self.line(name.span().start);
+                config.said.0.insert(known.name, (self.path.to_owned(), line));
+                (known.set)(config, &Given::File(value.get_ref())).err()
+            }
             None => Some(unknown(key)),
         };
         problems.extend(what.map(|what| self.problem(name.span().start, key, &what)));
     }
 
     fn problem(&self, at: usize, key: &str, what: &str) -> Problem {
-        let before = self.text.as_bytes().iter().take(at);
-        let line = before.filter(|&&byte| byte == b'\n').count() + 1;
-        let place = Place::File { path: self.path.to_owned(), line, key: key.to_owned() };
+        let place = Place::File { path: self.path.to_owned(), line: self.line(at), key: key.to_owned() };
         Problem { place, what: what.to_owned() }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(at);
+        before.filter(|&&byte| byte == b'\n').count() + 1
+    }
+
+    /// What is not TOML. The message alone: the rest of the error quotes the line, which may hold a secret.
+    fn unreadable(&self, error: &toml::de::Error) -> Problem {
+        let span = error.span().unwrap_or_default();
+        // Of a key that is there twice the parser shows the name, which is no secret; but not where it is no plain one.
+        let name = self.text.get(span.clone()).filter(|_| error.message() == "duplicate key");
+        let plain = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+        match name.filter(|name| !name.is_empty()).filter(plain) {
+            Some(name) => self.problem(span.start, name, "is there twice"),
+            None => self.problem(span.start, "", error.message()),
+        }
     }
 }
 

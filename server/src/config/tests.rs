@@ -92,7 +92,7 @@ fn toml_is_read_in_all_its_forms() {
     assert_eq!(config.limits.connections, 7);
     assert_eq!(config.given.projects.len(), 2);
     let error = read("[limits]\nconnections = 1\nconnections = 2").expect_err("twice");
-    assert!(error.starts_with("file:3: "), "{error}");
+    assert_eq!(error, "file:3: connections is there twice");
     let error = read(
         "[auth]\nprojects = [{id='a',keys=['sixteen-bytes-of-1']},{id='a',keys=['sixteen-bytes-of-2']}]",
     );
@@ -176,13 +176,47 @@ fn no_message_quotes_a_secret() {
     assert!(!format!("{config:?}").contains("hunter2"));
 }
 
+fn told(config: &Config) -> String {
+    config.check().expect_err("it does not go together").to_string()
+}
+
 #[test]
 fn what_does_not_go_together_is_told() {
-    let check = |text: &str| read(text).expect("good by itself").check().expect_err(text).to_string();
-    assert!(check("listen = '0.0.0.0:80'\ndev = true").contains("use --listen 127.0.0.1:80, not 0.0.0.0:80"));
-    assert_eq!(check("[tls]\ncert = 'c'"), "tls.key is missing; tls.cert needs it");
-    assert_eq!(check("[tls]\nkey = 'k'"), "tls.cert is missing; tls.key needs it");
-    assert!(check("metrics_listen = '127.0.0.1:4437'").starts_with("metrics_listen is where"));
+    let check = |text: &str| told(&read(text).expect("good by itself"));
+    let both = check("listen = '0.0.0.0:80'\ndev = true");
+    assert!(both.contains(":2: dev lets everybody in"), "{both}");
+    assert!(both.contains("use --listen 127.0.0.1:80, not 0.0.0.0:80"), "{both}");
+    assert!(check("[tls]\ncert = 'c'").ends_with(":2: tls.cert needs tls.key, which is missing"));
+    assert!(check("[tls]\nkey = 'k'").ends_with(":2: tls.key needs tls.cert, which is missing"));
+    let by_variable = read_with("[tls]\ncert = 'c'", &[("TIDINGS_TLS_CERT", "d")]).expect("good by itself");
+    assert_eq!(told(&by_variable), "tls.cert needs tls.key, which is missing");
+    let public = check("dev = true\nmetrics_listen = '0.0.0.0:9000'");
+    assert!(public.contains("use 127.0.0.1:9000, not 0.0.0.0:9000"), "{public}");
+    assert!(check("metrics_listen = '127.0.0.1:4437'").contains(":1: metrics_listen is where"));
+}
+
+#[test]
+fn what_kubernetes_sets_beside_a_service_of_our_name_is_not_ours() {
+    let set = [
+        ("TIDINGS_SERVICE_HOST", "10.96.0.1"),
+        ("TIDINGS_SERVICE_PORT", "4437"),
+        ("TIDINGS_SERVICE_PORT_HTTP", "4437"),
+        ("TIDINGS_PORT", "tcp://10.96.0.1:4437"),
+        ("TIDINGS_PORT_4437_TCP", "tcp://10.96.0.1:4437"),
+        ("TIDINGS_PORT_4437_TCP_ADDR", "10.96.0.1"),
+    ];
+    read_with("", &set).expect("good");
+    assert!(read_with("", &[("TIDINGS_PORTS", "1")]).is_err());
+}
+
+#[test]
+fn ids_that_are_kept_for_the_server_cannot_be_given() {
+    let given = |id| format!("[auth]\nprojects = [{{ id = '{id}', keys = ['sixteen-bytes-of-1'] }}]");
+    read(&given("_default")).expect("good");
+    for id in ["_other", "projects", "config", "stream"] {
+        let told = read(&given(id)).expect_err("reserved");
+        assert_eq!(told, format!("file:2: auth.projects has the id {id}, which is kept for the server"));
+    }
 }
 
 #[test]

@@ -115,6 +115,9 @@ fn project(entry: &DeTable<'_>) -> Result<(ProjectId, Vec<Key>), Wrong> {
         }
         _ => return Err("has a project without id, or whose id is not text".to_owned()),
     };
+    if id.is_reserved() && id != ProjectId::default_project() {
+        return Err(format!("has the id {id}, which is kept for the server"));
+    }
     let keys = match field("keys") {
         Some(DeValue::Array(keys)) if !keys.is_empty() => keys,
         _ => return Err(format!("has no list of keys for {id}")),

@@ -174,6 +174,12 @@ async fn a_token_of_another_project_is_403() {
         assert_eq!(refusal(get(&server, "/v1/app/stream/s", &token)).await, (403, "wrong_project".into()));
     }
     assert_eq!(answer(get(&server, "/v1/stream/s", &token(&server, Scope::Read))).await.status(), 403);
+    // One that counts nowhere any more is a bad one first.
+    let over = signed(&Claims { expires_at: server.clock.now(), ..foreign.clone() }, OTHER_KEY);
+    assert_eq!(refusal(get(&server, "/v1/app/stream/s", &over)).await, (401, "token_expired".into()));
+    let later = Some(server.clock.now() + Duration::from_secs(1));
+    let early = signed(&Claims { not_before: later, ..foreign }, OTHER_KEY);
+    assert_eq!(refusal(get(&server, "/v1/app/stream/s", &early)).await, (401, "token_too_early".into()));
 }
 
 #[tokio::test]
@@ -331,6 +337,29 @@ async fn in_dev_any_project_exists_but_a_credential_is_checked() {
     assert_eq!(answer(put(&server, "/v1/app/stream/s", &read)).await.status(), 403);
     assert_eq!(answer(server.put("/v1/app/stream/s")).await.status(), 201);
     assert_eq!(answer(get(&server, "/v1/app/stream/s", &read)).await.status(), 200);
+}
+
+#[tokio::test]
+async fn in_dev_pages_of_elsewhere_may_use_projects_and_not_administer() {
+    let server = Harness::start().await;
+    let create = |name: &str| server.post("/v1/projects").body(json!({ "project": name }).to_string());
+    for (name, value) in [("origin", "https://evil.example"), ("origin", "null"), ("host", "evil.example")] {
+        assert_eq!(refusal(create("app").header(name, value)).await, (403, "forbidden".into()), "{value}");
+        let list = server.request(Method::GET, "/v1/projects").header(name, value);
+        let listed = answer(list).await;
+        assert_eq!(listed.status(), 403);
+        assert!(!listed.headers().contains_key("access-control-allow-origin"));
+        let used = answer(server.put("/v1/stream/s").header(name, value)).await;
+        assert!(used.status().is_success());
+        let allowed = used.headers().get("access-control-allow-origin").map(|origin| origin.as_bytes());
+        assert_eq!(allowed, (name == "origin").then_some(&b"*"[..]), "only a page needs to be told");
+    }
+    let preflight = server.request(Method::OPTIONS, "/v1/projects").header("origin", "https://evil.example");
+    let preflight = answer(preflight.header("access-control-request-method", "POST")).await;
+    assert!(!preflight.headers().contains_key("access-control-allow-methods"));
+    let near = create("app").header("origin", "http://localhost:3000").header("host", "localhost:4437");
+    assert_eq!(answer(near).await.status(), 201);
+    assert_eq!(answer(create("other")).await.status(), 201);
 }
 
 #[tokio::test]

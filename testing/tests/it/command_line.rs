@@ -1,6 +1,7 @@
 //! The binary: how it starts, what it refuses, how it ends.
 
-use tidings_testing::Process;
+use tidings_testing::{Process, binary, until};
+use tokio::process::Command;
 
 #[tokio::test]
 async fn serving_without_dev_says_what_is_missing() {
@@ -43,6 +44,38 @@ async fn a_signal_drains_and_ends_well_while_a_reader_waits() {
     reader.chunk().await.expect("readable").expect("a control event");
     assert_eq!(server.terminate().await.code(), Some(0));
     assert_eq!(reader.chunk().await.expect("the answer ended properly"), None);
+}
+
+#[tokio::test]
+async fn a_signal_that_comes_while_the_server_starts_ends_it_well() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let pipe = folder.path().join("cert.pem");
+    let made = Command::new("mkfifo").arg(&pipe).status().await.expect("mkfifo is there");
+    assert!(made.success());
+    let mut child = Command::new(binary())
+        .args(["serve", "--dev", "--listen", "127.0.0.1:0", "--tls-key", "key.pem", "--tls-cert"])
+        .arg(&pipe)
+        .current_dir(folder.path())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the binary starts");
+    // Opens when the server reads the other end, and then lets it wait.
+    let writer = tokio::task::spawn_blocking(move || std::fs::File::create(pipe));
+    let _writer = writer.await.expect("no panic").expect("the pipe opens");
+    let id = child.id().expect("it is running").to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().await.expect("kill is there").success());
+    assert!(child.wait().await.expect("it ends").success());
+}
+
+#[tokio::test]
+async fn a_signal_right_after_the_greeting_ends_it_well_and_a_hang_up_without_tls_is_told() {
+    for _ in 0..5 {
+        assert!(Process::serve(&[]).await.terminate().await.success());
+    }
+    let server = Process::serve(&[]).await;
+    server.signal("HUP").await;
+    until("it is told", || server.log().contains("nothing to renew")).await;
+    assert!(server.terminate().await.success());
 }
 
 #[tokio::test]

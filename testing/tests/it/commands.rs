@@ -153,6 +153,12 @@ async fn a_server_that_cannot_be_reached_is_told() {
 }
 
 #[tokio::test]
+async fn the_help_of_tokens_explains_patterns() {
+    let help = Process::run(&["token", "--help"]).await.stdout;
+    assert!(help.contains("`.`, `:` and `/` separate") && help.contains("`**`"), "{help}");
+}
+
+#[tokio::test]
 async fn the_help_of_every_command_has_an_example() {
     let mut waiting = vec![vec![]];
     let mut seen = 0;

@@ -122,6 +122,17 @@ async fn dev_by_variable_or_file_refuses_the_network_too() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_cannot_be_read_is_told_by_check_config() {
+    let (_folder, file) = with_file("[tls]\ncert = '/no/such/cert.pem'\nkey = '/no/such/key.pem'");
+    let exit = Process::run(&["check-config", "--config", &file]).await;
+    assert_eq!(exit.status.code(), Some(1));
+    assert!(exit.stderr.contains("cannot read /no/such/cert.pem"), "{}", exit.stderr);
+    let (_folder, file) = with_file("[tls]\n\ncert = '/no/such/cert.pem'");
+    let exit = Process::run(&["check-config", "--config", &file]).await;
+    assert!(exit.stderr.contains(&format!("{file}:3: tls.cert needs tls.key")), "{}", exit.stderr);
+}
+
+#[tokio::test]
 async fn a_filter_of_logs_that_cannot_be_read_is_told() {
     let exit = Process::run_with(&["serve", "--dev"], &[("TIDINGS_LOG", "tidings=loud=")]).await;
     assert_eq!(exit.status.code(), Some(1));

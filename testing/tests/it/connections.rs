@@ -8,9 +8,10 @@ use hyper::Request;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidings_server::LimitOptions;
+use tidings_streams::Options;
 use tidings_testing::{Harness, Setup, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_say_nothing_keep_neither_others_waiting_nor_the_server_from_stopping() {
@@ -127,7 +128,38 @@ async fn connections_beyond_the_limit_wait_and_are_counted() {
     second.write_all(ask).await.expect("written");
     until("it waits", || hits(&server, "connections") >= 1.0).await;
     assert_eq!(server.metric("tidings_connections"), Some(1.0));
+    assert_eq!(hits(&server, "connections"), 1.0, "once for as long as there is no room");
     drop(first);
     second.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+/// Asks for what is large, with a buffer that is small, and reads nothing.
+async fn asking_and_not_reading(server: &Harness, ask: &[u8]) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let mut socket = socket.connect(server.address()).await.expect("connected");
+    socket.write_all(ask).await.expect("written");
+    socket
+}
+
+#[tokio::test]
+async fn whoever_stops_reading_an_answer_is_cut_off_and_whoever_waits_for_one_is_not() {
+    let streams = Options { slow_reader_timeout: SOON, ..Options::default() };
+    let limits = LimitOptions { write_timeout: SOON, idle_timeout: LATE, ..LimitOptions::default() };
+    let server = Harness::with(Setup { limits, streams, ..Setup::default() }).await;
+    server.create_text("/v1/stream/s").await;
+    server.append_text("/v1/stream/s", &"x".repeat(8 << 20)).await;
+    let ask = b"GET /v1/stream/s HTTP/1.1\r\nhost: x\r\n\r\n";
+    // An answer that waits for what comes: nothing is written, so nothing is late.
+    let poll = b"GET /v1/stream/s?offset=now&live=long-poll HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut waiting = asking_and_not_reading(&server, poll).await;
+    let stuck = asking_and_not_reading(&server, ask).await;
+    until("it is cut off", || hits(&server, "write_time") == 1.0).await;
+    assert!(to_the_end(stuck).await.len() < 8 << 20, "not all of it came");
+    server.append_text("/v1/stream/s", "hello").await;
+    let mut answer = [0; 12];
+    waiting.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    assert_eq!(hits(&server, "write_time"), 1.0);
 }

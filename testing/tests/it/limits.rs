@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidings_model::limits;
 use tidings_server::LimitOptions;
 use tidings_streams::Options;
-use tidings_testing::{Harness, SLEEPERS, Setup, TestStore, until};
+use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -39,6 +39,7 @@ async fn readers_beyond_the_limit_are_refused_until_one_goes() {
     assert_eq!((first.status().as_u16(), second.status().as_u16()), (200, 200));
     let third = follow().await;
     assert_eq!(third.status(), 503);
+    assert_eq!(third.headers()["retry-after"], "5");
     let body: Value = third.json().await.expect("errors are JSON");
     assert_eq!(body["error"]["code"], "too_many_readers");
     assert_eq!(server.metric(&hits("readers_per_stream")), Some(1.0));
@@ -133,12 +134,19 @@ async fn a_head_beyond_its_limits_is_refused_and_counted() {
     assert_eq!(answer.status(), 431);
     let told: Value = answer.json().await.expect("errors are JSON");
     assert_eq!(told["error"]["code"], "headers_too_large");
+    // A credential is taken out of the head, and was a part of it.
+    let shown = server.request("POST".parse().expect("a method"), "/v1/stream/s");
+    let answer = shown.bearer_auth("x".repeat(limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
+    let shown = server.request("GET".parse().expect("a method"), "/v1/stream/s");
+    let answer = shown.bearer_auth("x".repeat(limits::HEADER_BYTES)).send().await.expect("an answer");
+    assert_eq!(answer.status(), 431);
     // Far beyond, it is not even read to the end.
     let huge = server.request("GET".parse().expect("a method"), "/v1/stream/s");
     let answer =
         huge.header("x-huge", "x".repeat(10 * limits::HEADER_BYTES)).send().await.expect("an answer");
     assert_eq!(answer.status(), 431);
-    until("both are counted", || server.metric(&hits("header_bytes")) == Some(2.0)).await;
+    until("all are counted", || server.metric(&hits("header_bytes")) == Some(4.0)).await;
     assert_eq!(server.metric(&hits("uri_bytes")), Some(1.0));
 }
 
@@ -162,6 +170,12 @@ async fn a_project_beyond_its_requests_per_second_is_told_when_to_come_again() {
     server.clock.advance(Duration::from_secs(1));
     assert_eq!(server.get("/v1/busy/stream/s").await.status(), 200);
     assert_eq!(server.metric(&hits("requests_per_second")), Some(1.0));
+    server.clock.advance(Duration::from_secs(1));
+    for name in ["first", "second", "third"] {
+        let fork = server.put(&format!("/v1/busy/stream/{name}"));
+        let forked = fork.header("stream-forked-from", "/v1/busy/stream/s").send().await.expect("an answer");
+        assert_eq!(forked.status(), 201, "a fork is one request");
+    }
 }
 
 #[tokio::test]
@@ -180,6 +194,72 @@ async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
     assert!(answer.contains("body_too_slow") && answer.contains("connection: close"), "{answer}");
     assert_eq!(server.metric(&hits("body_time")), Some(1.0));
     assert_eq!(server.get("/v1/stream/s").await.text().await.expect("text"), "", "nothing was appended");
+}
+
+#[tokio::test]
+async fn whoever_is_refused_while_it_sends_hears_why() {
+    let doors = Doors::Closed { created: Vec::new(), given: Vec::new() };
+    let server = Harness::with(Setup { doors, ..Setup::default() }).await;
+    let body = vec![b'x'; 7 << 20];
+    for method in ["PUT", "POST", "PUT", "POST"] {
+        let request = server.request(method.parse().expect("a method"), "/v1/stream/s");
+        let answer = request.body(body.clone()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 401, "{method}");
+        assert!(!answer.headers().contains_key("connection"), "all of it was read");
+    }
+    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    for method in ["PUT", "POST"] {
+        let method = method.parse().expect("a method");
+        let request = http2.request(method, server.url("/v1/stream/s")).body(body.clone());
+        assert_eq!(request.send().await.expect("an answer").status(), 401);
+    }
+}
+
+/// Sends the head of a request and returns the head of its answer.
+async fn head_of_answer(socket: &mut TcpStream, head: &str) -> String {
+    socket.write_all(head.as_bytes()).await.expect("written");
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert_ne!(socket.read_buf(&mut answer).await.expect("readable"), 0, "it ends too early");
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn whoever_asks_first_need_not_send_what_is_too_large() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    for method in ["PUT", "POST"] {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        let head = format!(
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+             content-length: 100000000\r\nexpect: 100-continue\r\n\r\n"
+        );
+        let answer = head_of_answer(&mut socket, &head).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_body_that_does_not_come_is_not_waited_for() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let clock = server.clock.clone();
+    for method in ["PUT", "POST"] {
+        let mut socket = TcpStream::connect(server.address()).await.expect("connected");
+        let head = format!(
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+             content-length: 100000000\r\n\r\n"
+        );
+        let asked = tokio::spawn(async move { head_of_answer(&mut socket, &head).await });
+        until("the rest is awaited", || clock.sleepers() == SLEEPERS + 1).await;
+        clock.advance(limits::DISCARD_TIMEOUT);
+        let answer = asked.await.expect("no panic");
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+        until("nothing is awaited", || clock.sleepers() == SLEEPERS).await;
+    }
 }
 
 fn hits(limit: &str) -> String {

@@ -125,7 +125,9 @@ async fn a_running_server_is_administered_with_the_admin_key() {
     assert_eq!(run(&with(&["project", "remove", "shop"]), &admin).await, "removed project shop");
     assert_eq!(create_stream(&server, "shop", "orders/2", &token).await, 401);
     for wrong in [&[][..], &[("TIDINGS_ADMIN_KEY", "not-the-admin-key")]] {
-        assert_refused(&Process::run_with(&list, wrong).await, "401");
+        let exit = Process::run_with(&list, wrong).await;
+        assert_refused(&exit, "401");
+        assert_refused(&exit, "TIDINGS_ADMIN_KEY");
     }
 }
 
@@ -155,6 +157,9 @@ async fn what_cannot_be_done_is_refused_in_words() {
         let exit = Process::run(&[arguments, &at].concat()).await;
         assert_eq!(exit.status.code(), Some(2), "{arguments:?}: {}", exit.stderr);
     }
+    run(&[&["project", "remove", "shop"], &at[..]].concat(), &[]).await;
+    let again = Process::run(&[&["project", "create", "shop"], &at[..]].concat()).await;
+    assert_refused(&again, "Start the server once");
 }
 
 #[tokio::test]
@@ -188,7 +193,17 @@ async fn keys_of_the_configuration_are_those_of_several_servers() {
     std::fs::write(&file, text).expect("written");
     let file_name = file.to_str().expect("a path in UTF-8");
     let arguments = ["--config", file_name, "--listen", "127.0.0.1:0", "--data", path(&data)];
+    // Of the file's project, in a store that knows nothing of it.
+    run(&["admin-key", "--data", path(&data)], &[]).await;
+    let mint =
+        ["token", "--project", "shop", "--scope", "write", "--config", file_name, "--data", path(&data)];
+    let own = run(&mint, &[]).await;
+    let list = ["project", "list", "--data", path(&data)];
+    let listed = run_json(&list, &[("TIDINGS_CONFIG", file_name)]).await;
+    assert_eq!(listed["projects"][0]["kids"], serde_json::json!([made["kid"]]));
+    assert_eq!(run_json(&list, &[]).await["projects"], serde_json::json!([]));
     let server = Process::launch(Launch::new(&arguments, &[])).await;
+    assert_eq!(create_stream(&server, "shop", "own", &own).await, 201);
     std::fs::remove_file(&file).expect("it was there");
     assert_eq!(create_stream(&server, "shop", "s", &token).await, 201);
     let admin = [("TIDINGS_ADMIN_KEY", "the-key-of-administration")];

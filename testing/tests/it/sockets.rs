@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tidings_streams::Options;
 use tidings_testing::sse::Events;
@@ -309,6 +314,34 @@ async fn a_reader_through_hyper_that_stops_reading_is_cut_too() {
     }
     nobody_is_left(&server).await;
     drop(socket);
+}
+
+#[tokio::test]
+async fn a_reader_by_http_2_that_stops_reading_is_borne_longer_and_then_cut() {
+    let server = Harness::start().await;
+    server.create_text("/v1/stream/s").await;
+    let socket = TcpStream::connect(server.address()).await.expect("connected");
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1024)
+        .handshake(TokioIo::new(socket))
+        .await
+        .expect("it speaks HTTP/2");
+    let connection = tokio::spawn(connection);
+    let request = Request::get(server.url("/v1/stream/s?offset=-1&live=sse")).body(Empty::<Bytes>::new());
+    let answer = sender.send_request(request.expect("a request")).await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    flood(&server, "/v1/stream/s").await;
+    for _ in 0..60 {
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
+        server.clock.advance(Duration::from_secs(1));
+    }
+    assert!(!connection.is_finished(), "others may use it");
+    for _ in 0..40 {
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
+        server.clock.advance(Duration::from_secs(1));
+    }
+    nobody_is_left(&server).await;
+    drop(answer);
 }
 
 #[tokio::test]

@@ -1,0 +1,202 @@
+//! The body of a request, of which what nobody read is read on before an error is told: a client that is cut off while it
+//! sends does not hear why.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use tidings_engine::Clock;
+use tidings_model::limits;
+
+/// The body of a request.
+pub struct Upload {
+    body: Body,
+    /// Whether anybody has asked for a part of it.
+    begun: bool,
+}
+
+impl Upload {
+    /// A body of which nothing was read yet.
+    pub fn new(body: Body) -> Self {
+        Self { body, begun: false }
+    }
+}
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.begun = true;
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// What a request says of how its body comes.
+#[derive(Clone, Copy)]
+pub struct Sending {
+    version: Version,
+    /// It sends nothing before it is told to go on, which it is when its body is first asked for.
+    waits: bool,
+}
+
+impl Sending {
+    /// As the head of a request says it.
+    pub fn of(version: Version, headers: &HeaderMap) -> Self {
+        let expected = headers.get(header::EXPECT).map(HeaderValue::as_bytes);
+        Self { version, waits: expected.is_some_and(|text| text.eq_ignore_ascii_case(b"100-continue")) }
+    }
+}
+
+/// Whether an answer would not reach whoever is still sending.
+pub fn is_lost_on(response: &Response, upload: &Upload) -> bool {
+    let status = response.status();
+    (status.is_client_error() || status.is_server_error()) && !http_body::Body::is_end_stream(upload)
+}
+
+/// Reads on for a while, so that the answer, which is an error, reaches the client.
+pub async fn read_on(mut upload: Upload, sending: Sending, clock: &dyn Clock, response: &mut Response) {
+    let waits = sending.waits && !upload.begun;
+    // One that came too slowly has had its time.
+    let over = waits || response.status() == StatusCode::REQUEST_TIMEOUT;
+    let whole = !over
+        && tokio::select! {
+            whole = discard(&mut upload) => whole,
+            () = clock.sleep(limits::DISCARD_TIMEOUT) => false,
+        };
+    if !whole && sending.version <= Version::HTTP_11 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+/// Whether all the rest has come, and was not too much.
+async fn discard(upload: &mut Upload) -> bool {
+    let mut discarded = 0;
+    while let Some(frame) = upload.frame().await {
+        let Ok(frame) = frame else { return false };
+        discarded += frame.data_ref().map_or(0, Bytes::len);
+        if discarded > limits::DISCARD_BYTES {
+            return false;
+        }
+    }
+    true
+}
+
+/// Where a body that was lent comes back to.
+#[derive(Clone, Default)]
+pub struct Lender(Arc<Mutex<Option<Upload>>>);
+
+impl Lender {
+    /// A body for somebody else, who may drop it at any point.
+    pub fn lend(&self, body: Body) -> Body {
+        Body::new(Lent { upload: Some(Upload::new(body)), lender: self.clone() })
+    }
+
+    /// What has come back of it.
+    pub fn take(&self) -> Option<Upload> {
+        self.0.lock().expect("nobody panics while holding it").take()
+    }
+}
+
+struct Lent {
+    /// There until it was read to its end.
+    upload: Option<Upload>,
+    lender: Lender,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        *self.lender.0.lock().expect("nobody panics while holding it") = self.upload.take();
+    }
+}
+
+impl http_body::Body for Lent {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let Some(upload) = &mut self.upload else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(upload).poll_frame(cx));
+        if frame.is_none() {
+            self.upload = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.upload.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.upload.as_ref().map_or(SizeHint::with_exact(0), http_body::Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use tidings_engine::ManualClock;
+    use tidings_model::Timestamp;
+
+    fn sent(parts: usize, part: usize) -> Body {
+        let part = Bytes::from(vec![0; part]);
+        Body::from_stream(stream::iter((0..parts).map(move |_| Ok::<_, std::io::Error>(part.clone()))))
+    }
+
+    async fn closes(upload: Upload, sending: Sending, status: StatusCode) -> bool {
+        let clock = ManualClock::at(Timestamp::from_millis(1000));
+        let mut response = Response::default();
+        *response.status_mut() = status;
+        assert!(is_lost_on(&response, &upload));
+        read_on(upload, sending, &clock, &mut response).await;
+        response.headers().contains_key(header::CONNECTION)
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_or_not_coming_is_not_read_and_the_connection_ends() {
+        let plain = Sending { version: Version::HTTP_11, waits: false };
+        let (denied, slow) = (StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT);
+        assert!(!closes(Upload::new(sent(16, limits::DISCARD_BYTES / 16)), plain, denied).await);
+        assert!(closes(Upload::new(sent(17, limits::DISCARD_BYTES / 16)), plain, denied).await);
+        assert!(closes(Upload::new(sent(1, 1)), plain, slow).await);
+        assert!(closes(Upload::new(sent(1, 1)), Sending { waits: true, ..plain }, denied).await);
+        let begun = Upload { begun: true, ..Upload::new(sent(1, 1)) };
+        assert!(!closes(begun, Sending { waits: true, ..plain }, denied).await, "it was told to go on");
+        let two = Sending { version: Version::HTTP_2, ..plain };
+        assert!(!closes(Upload::new(sent(17, limits::DISCARD_BYTES / 16)), two, denied).await);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_was_lent_comes_back_unless_it_was_read_to_its_end() {
+        let lender = Lender::default();
+        drop(lender.lend(sent(2, 10)));
+        assert_eq!(lender.take().expect("all of it").collect().await.expect("readable").to_bytes().len(), 20);
+        let mut lent = lender.lend(sent(2, 10));
+        lent.frame().await.expect("a part").expect("readable");
+        drop(lent);
+        assert_eq!(lender.take().expect("the rest").collect().await.expect("readable").to_bytes().len(), 10);
+        lender.lend(sent(2, 10)).collect().await.expect("readable");
+        assert!(lender.take().is_none());
+    }
+}
