@@ -161,6 +161,14 @@ impl StoredTables for Ledger {
         streams.chain(sessions).chain(self.projects.dump().into_iter().map(Change::Projects)).collect()
     }
 
+    fn is_only_judged(change: &Change) -> bool {
+        match change {
+            Change::Streams(change) => tidings_streams::Table::is_only_judged(change),
+            Change::Sessions(change) => tidings_sessions::Table::is_only_judged(change),
+            Change::Projects(change) => tidings_auth::Table::is_only_judged(change),
+        }
+    }
+
     fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
         match change {
             Change::Streams(change) => {

@@ -225,7 +225,7 @@ impl<T: StoredTables> Committer<T> {
         };
         batch.frame.effects(&plan.effects);
         let mut changes = Vec::with_capacity(commit.changes.len());
-        for change in commit.changes {
+        for change in commit.changes.into_iter().filter(|change| !T::is_only_judged(change)) {
             let mut bytes = Vec::new();
             T::encode(&change, &mut bytes);
             batch.frame.change(&bytes);

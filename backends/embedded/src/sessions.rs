@@ -27,6 +27,7 @@ const REST: u8 = 7;
 const ADVANCE: u8 = 8;
 const RESTORE_SOURCE: u8 = 9;
 const RESTORE_SESSION: u8 = 10;
+const EXPECT_NOBODY: u8 = 11;
 
 impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
@@ -65,6 +66,7 @@ impl StoredTables for Table {
             Change::Expect { source, expected: Expected::Following } => {
                 put_logs(out, EXPECT_FOLLOWING, &[*source]);
             }
+            Change::Expect { source, expected: Expected::Nobody } => put_logs(out, EXPECT_NOBODY, &[*source]),
             Change::Follow { source, after } => {
                 put_logs(out, FOLLOW, &[*source]);
                 out.position(*after);
@@ -113,6 +115,7 @@ impl StoredTables for Table {
                 Change::Expect { source: log, expected: Expected::Inline { version: take.number()? } }
             }
             EXPECT_FOLLOWING => Change::Expect { source: log, expected: Expected::Following },
+            EXPECT_NOBODY => Change::Expect { source: log, expected: Expected::Nobody },
             FOLLOW => Change::Follow { source: log, after: take.position()? },
             REST => Change::Rest { source: log, version: take.number()?, at: take.position()? },
             ADVANCE => {
@@ -138,6 +141,10 @@ impl StoredTables for Table {
 
     fn dump(&self) -> Vec<Change> {
         self.written()
+    }
+
+    fn is_only_judged(change: &Change) -> bool {
+        matches!(change, Change::Expect { .. })
     }
 
     fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
@@ -304,15 +311,18 @@ mod tests {
                 subscribe(10, 1, Is::There, 9, Some(false)),
                 Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part },
                 subscribe(12, 1, Is::New, 8, None),
-                Change::Rest { source: log(2), version: 1, at: at(0) },
-                Change::Expect { source: log(2), expected: Expected::Inline { version: 1 } },
+                Change::Rest { source: log(2), version: 3, at: at(0) },
+                Change::Expect { source: log(2), expected: Expected::Inline { version: 3 } },
                 Change::Expect { source: log(1), expected: Expected::Following },
+                Change::Expect { source: log(9), expected: Expected::Nobody },
                 subscribe(13, 3, Is::New, 0, Some(true)),
                 Change::Unsubscribe { session: log(13), source: log(3) },
                 subscribe(14, 2, Is::New, 4, None),
                 Change::Follow { source: log(2), after: at(30) },
             ],
         );
+        let alone = Change::Expect { source: log(1), expected: Expected::Nobody };
+        assert!(table.judge(&alone).is_err(), "somebody subscribes to it: an append must not pass them by");
         let mut again = Table::default();
         play(&mut again, table.dump());
         for source in [1, 2, 3].map(log) {

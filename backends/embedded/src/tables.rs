@@ -15,6 +15,11 @@ pub trait StoredTables: Tables {
     /// Reads a change back.
     fn decode(take: Take) -> Result<Self::Change, Garbled>;
 
+    /// Whether a change is judged and changes nothing: then it need not be written.
+    fn is_only_judged(_: &Self::Change) -> bool {
+        false
+    }
+
     /// Changes that make the same tables from empty ones, one after the other.
     fn dump(&self) -> Vec<Self::Change>;
 

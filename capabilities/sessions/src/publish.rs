@@ -141,14 +141,17 @@ impl Sessions {
         prepared: Prepared,
     ) -> Result<Option<Published>, SessionError> {
         let log = found.stream.log;
-        let committed = self.store.commit(with_own(prepared.commit.clone())).await;
-        let appended = prepared.finish(of_streams(committed)?)?;
-        // A subscriber that came meanwhile counts on the follower.
-        let source = self.store.source(log).await?;
-        if source.is_some() {
-            self.behind.add(log);
+        let mut commit = with_own(prepared.commit.clone());
+        if prepared.adds() {
+            // A subscriber that comes meanwhile must hear it.
+            commit = commit.changing(Change::Expect { source: log, expected: Expected::Nobody });
         }
-        let count = source.map_or(0, |source| source.targets.len());
+        let committed = self.store.commit(commit).await;
+        if matches!(committed, Err(CommitError::Declined(Declined::Moved))) {
+            return Ok(None);
+        }
+        let appended = prepared.finish(of_streams(committed)?)?;
+        let count = self.store.source(log).await?.map_or(0, |source| source.targets.len());
         Ok(Some(Published { appended, fanout: Fanout::left_out(Mode::Inline, count) }))
     }
 

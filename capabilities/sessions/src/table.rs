@@ -272,6 +272,8 @@ pub enum Expected {
     },
     /// By the follower.
     Following,
+    /// Not at all: nobody subscribes to it.
+    Nobody,
 }
 
 /// Why the table refuses a change.
@@ -304,6 +306,9 @@ pub struct Table {
     sessions: HashMap<LogId, Arc<Session>, LogHash>,
     sources: HashMap<LogId, Arc<Source>, LogHash>,
     following: BTreeSet<LogId>,
+    /// The last version of the subscribers of any source. One is never given twice while the process lives, so that a row
+    /// that goes and comes again cannot pass for what it was.
+    versions: u64,
 }
 
 impl Table {
@@ -401,7 +406,8 @@ impl Table {
         let Some(row) = self.sources.get_mut(&source) else { return };
         let row = Arc::make_mut(row);
         if row.targets.remove(session) {
-            row.version += 1;
+            self.versions += 1;
+            row.version = self.versions;
         }
         if let Progress::Following { late, .. } = &mut row.progress {
             late.remove(&session);
@@ -425,9 +431,11 @@ impl Table {
     }
 
     fn enter(&mut self, session: LogId, source: LogId, id: StreamId, since: Position) -> StreamId {
+        self.versions += 1;
+        let version = self.versions;
         let row = self.source_row(source, id, since);
         if row.targets.insert(session) {
-            row.version += 1;
+            row.version = version;
             if let Progress::Following { cursor, late } = &mut row.progress
                 && since > cursor.done
             {
@@ -494,9 +502,17 @@ impl Tables for Table {
             Change::Subscribe { session, session_is, source, .. } => {
                 self.judge_subscribe(*session, *session_is, *source)
             }
+            Change::Expect { source, expected: Expected::Nobody } => {
+                if self.sources.contains_key(source) {
+                    Err(Declined::Moved)
+                } else {
+                    Ok(())
+                }
+            }
             Change::Expect { source, expected } => self.judge_source(*source, |row| match *expected {
                 Expected::Inline { version } => row.progress == Progress::Inline && row.version == version,
                 Expected::Following => row.progress != Progress::Inline,
+                Expected::Nobody => false,
             }),
             Change::Follow { source, .. } => {
                 self.judge_source(*source, |row| row.progress == Progress::Inline)

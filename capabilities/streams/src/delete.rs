@@ -50,6 +50,15 @@ pub struct Swept {
     pub trimmed: usize,
 }
 
+/// Whether a stream lives longer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// It does.
+    Now,
+    /// It has gone, need not, or cannot where nothing can be written.
+    Not,
+}
+
 impl Streams {
     /// Deletes a stream. One with forks is kept for them, and its name with it.
     pub async fn delete(&self, key: &StreamKey) -> Result<(), StreamError> {
@@ -85,8 +94,7 @@ impl Streams {
             for key in due {
                 let Some(Found { stream, .. }) = self.store.find(&key).await? else { continue };
                 if stream.life == Life::Active && self.is_heard(&stream) {
-                    heard += 1;
-                    self.renew(&key, &stream).await?;
+                    heard += usize::from(self.renew(&key, &stream).await? == Renewed::Now);
                 } else {
                     expired.push((key, stream));
                 }
@@ -118,10 +126,11 @@ impl Streams {
     }
 
     /// Lets a stream live as long as it can. One that has gone meanwhile is no error.
-    pub(crate) async fn renew(&self, key: &StreamKey, stream: &Stream) -> Result<(), StreamError> {
-        let Some(renewal) = self.touch(key, stream) else { return Ok(()) };
+    pub(crate) async fn renew(&self, key: &StreamKey, stream: &Stream) -> Result<Renewed, StreamError> {
+        let Some(renewal) = self.touch(key, stream) else { return Ok(Renewed::Not) };
         match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
-            Ok(_) | Err(StreamError::NotFound | StreamError::Store(StoreError::NoSpace)) => Ok(()),
+            Ok(_) => Ok(Renewed::Now),
+            Err(StreamError::NotFound | StreamError::Store(StoreError::NoSpace)) => Ok(Renewed::Not),
             Err(error) => Err(error),
         }
     }
