@@ -72,6 +72,17 @@ impl Mode {
     }
 }
 
+/// How often a publish tries to deliver by itself when the subscribers change meanwhile. Then it leaves that to the
+/// follower, who does not mind.
+const INLINE_ATTEMPTS: usize = 4;
+
+/// Whether a publish has been declined too often to deliver by itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hurry {
+    Yes,
+    No,
+}
+
 /// How one attempt is made.
 struct Attempt {
     mode: Mode,
@@ -109,7 +120,7 @@ impl Sessions {
     /// The same for whoever appends to a stream.
     pub async fn append(&self, key: &StreamKey, request: &AppendRequest) -> Result<Published, SessionError> {
         let mut trims = true;
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let found = self.streams.describe(key).await?;
             if found.stream.owner == Owner::Session && !matches!(request.body, Body::Nothing) {
                 return Err(SessionError::SessionStream);
@@ -121,7 +132,10 @@ impl Sessions {
             let source = self.store.source(found.stream.log).await?;
             let outcome = match source.filter(|_| prepared.adds()) {
                 None => self.append_alone(&found, prepared).await,
-                Some(source) => self.append_to(&found, &source, prepared, request.conditions.tail).await,
+                Some(source) => {
+                    let hurry = if attempt < INLINE_ATTEMPTS { Hurry::No } else { Hurry::Yes };
+                    self.append_to(&found, &source, prepared, request.conditions.tail, hurry).await
+                }
             };
             match outcome {
                 Ok(Some(published)) => return Ok(published),
@@ -161,9 +175,10 @@ impl Sessions {
         source: &Source,
         prepared: Prepared,
         expected_tail: Option<Position>,
+        hurry: Hurry,
     ) -> Result<Option<Published>, SessionError> {
         let (log, count) = (found.stream.log, source.targets.len());
-        let attempt = self.plan(log, source, expected_tail.unwrap_or(found.status.tail));
+        let attempt = self.plan(log, source, expected_tail.unwrap_or(found.status.tail), hurry);
         let mut commit = with_own(prepared.commit.clone());
         attempt.step.put(&mut commit, log, found.status.tail);
         if attempt.mode == Mode::Inline {
@@ -236,7 +251,7 @@ impl Sessions {
     }
 
     /// Decides how an append to a source with this tail is fanned out.
-    fn plan(&self, log: LogId, source: &Source, tail: Position) -> Attempt {
+    fn plan(&self, log: LogId, source: &Source, tail: Position, hurry: Hurry) -> Attempt {
         let (count, version) = (source.targets.len(), source.version);
         // What keeps the follower in charge, and what takes over from it or goes on without it.
         let (follower, publisher) = match &source.progress {
@@ -247,7 +262,8 @@ impl Sessions {
             }
         };
         let left = |mode| Attempt { mode, step: follower, asked: false };
-        if self.options.queue && count > self.options.fanout_queue_threshold {
+        let many = self.options.queue && count > self.options.fanout_queue_threshold;
+        if many || hurry == Hurry::Yes {
             return left(Mode::Queued);
         }
         // Nothing overtakes what the follower still has.

@@ -371,6 +371,33 @@ async fn publishers_at_the_same_time_are_in_the_same_order_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn publishing_goes_on_while_subscribers_come_and_go() {
+    let server =
+        std::sync::Arc::new(Harness::with(Setup { store: TestStore::Embedded, ..Setup::default() }).await);
+    create(&server, "news", "text/plain").await;
+    subscribe(&server, "steady", "news").await;
+    let coming: Vec<_> = (0..16)
+        .map(|n| {
+            let server = server.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    subscribe(&server, &format!("s{n}"), "news").await;
+                    assert_eq!(answer(unsubscribing(&server, &format!("s{n}"), "news")).await.status(), 204);
+                }
+            })
+        })
+        .collect();
+    for n in 0..100 {
+        assert_eq!(answer(publishing(&server, "news", &format!("{n},"))).await.status(), 204);
+    }
+    for one in coming {
+        one.await.expect("no panic");
+    }
+    let all = content(&server, "news").await;
+    comes_to_have(&server, "steady", &all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_unsubscribes_during_a_fan_out_hears_nothing_more_and_nobody_else_misses_anything() {
     for threshold in [200, 0] {
         let sessions = Options { fanout_queue_threshold: threshold, ..Options::default() };
