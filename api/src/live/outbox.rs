@@ -8,6 +8,9 @@ use bytes::{Buf, Bytes};
 /// Pieces in one write; more go with the next one.
 pub const PIECES: usize = 64;
 
+/// Pieces there is room for while nothing is to be sent.
+const IDLE_PIECES: usize = 4;
+
 /// What is to be sent, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -29,6 +32,11 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
+    /// The next piece, if there is no other.
+    pub fn only(&self) -> Option<&Bytes> {
+        self.pieces.front().filter(|_| self.pieces.len() == 1)
+    }
+
     /// The next pieces.
     pub fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
         self.pieces.iter().take(PIECES).map(|piece| IoSlice::new(piece))
@@ -46,8 +54,8 @@ impl Outbox {
             self.pieces.pop_front();
             self.sent_of_first = 0;
         }
-        // What is idle takes no memory.
-        self.pieces.shrink_to(0);
+        // What is idle takes little memory, and what goes on needs none anew.
+        self.pieces.shrink_to(IDLE_PIECES);
     }
 
     /// Takes the first piece out whole, or what is left of it.

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 
 use super::feed::{Ask, End, Feed};
 use super::lives::{Life, Lives};
-use super::outbox::PIECES;
+use super::outbox::{Outbox, PIECES};
 
 /// Somebody is sending.
 const BUSY: u8 = 1;
@@ -100,13 +100,7 @@ impl Socket {
                 let first = !std::mem::replace(&mut feed.hung_up, true);
                 return Ok(if first { Sent::LastWord } else { Sent::All });
             }
-            let mut slices = [IoSlice::new(&[]); PIECES];
-            let mut count = 0;
-            for (slice, piece) in slices.iter_mut().zip(outbox.slices()) {
-                *slice = piece;
-                count += 1;
-            }
-            match self.stream.try_write_vectored(&slices[..count]) {
+            match self.write(outbox) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => {
                     feed.sent(bytes);
@@ -119,6 +113,20 @@ impl Socket {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// One write of as much as there is.
+    fn write(&self, outbox: &Outbox) -> io::Result<usize> {
+        if let Some(piece) = outbox.only() {
+            return self.stream.try_write(piece);
+        }
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(outbox.slices()) {
+            *slice = piece;
+            count += 1;
+        }
+        self.stream.try_write_vectored(&slices[..count])
     }
 
     /// Takes what the client says, until it goes.
