@@ -155,8 +155,9 @@ impl Sessions {
         prepared: Prepared,
     ) -> Result<Option<Published>, SessionError> {
         let log = found.stream.log;
+        let adds = prepared.adds();
         let mut commit = with_own(prepared.commit.clone());
-        if prepared.adds() {
+        if adds {
             // A subscriber that comes meanwhile must hear it.
             commit = commit.changing(Change::Expect { source: log, expected: Expected::Nobody });
         }
@@ -165,7 +166,11 @@ impl Sessions {
             return Ok(None);
         }
         let appended = prepared.finish(of_streams(committed)?)?;
-        let count = self.store.source(log).await?.map_or(0, |source| source.targets.len());
+        // What was added had nobody to hear it, as the commit says; what only closes may have.
+        let count = match adds {
+            true => 0,
+            false => self.store.source(log).await?.map_or(0, |source| source.targets.len()),
+        };
         Ok(Some(Published { appended, fanout: Fanout::left_out(Mode::Inline, count) }))
     }
 

@@ -51,11 +51,6 @@ impl Subscription {
         Self { channel, slot, after, stamp, place: Place::Log, greeted: false, over: None }
     }
 
-    /// The position of the last record it was given.
-    pub fn position(&self) -> Position {
-        self.after
-    }
-
     /// Gives the next frames to `take`, until they have at least so many bytes. Pending when there is nothing new; the
     /// waker is called when there is, and may be called without need.
     pub fn poll_frames(

@@ -54,6 +54,23 @@ async fn nobody_is_left(server: &Harness) {
     until("nobody listens", || server.bus().listened() == 0).await;
 }
 
+/// Lets so many seconds pass, in each of which the server asks its live readers.
+async fn let_pass(server: &Harness, seconds: usize) {
+    for _ in 0..seconds {
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
+        server.clock.advance(Duration::from_secs(1));
+    }
+}
+
+/// A connection that hyper has, because it was used before.
+async fn used_before(server: &Harness) -> TcpStream {
+    let mut socket = TcpStream::connect(server.address()).await.expect("a connection");
+    socket.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    let mut bytes = [0; 4096];
+    assert!(socket.read(&mut bytes).await.expect("an answer") > 0);
+    socket
+}
+
 /// A raw request for events, and its socket.
 async fn raw(server: &Harness, path: &str) -> TcpStream {
     let address = server.url("").replace("http://", "");
@@ -150,10 +167,7 @@ async fn a_websocket_that_answers_no_ping_is_given_up() {
     client.flush().await.expect("the pong goes out");
     assert_eq!(server.server().lives().len(), 1);
     // And then not any more: half open, as far as the server can see.
-    for _ in 0..100 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 100).await;
     nobody_is_left(&server).await;
     drop(client);
 }
@@ -178,11 +192,7 @@ async fn a_websocket_must_be_asked_for_properly() {
 async fn a_websocket_works_on_a_connection_that_was_used_before() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
-    let address = server.url("").replace("http://", "");
-    let mut socket = TcpStream::connect(address).await.expect("a connection");
-    socket.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
-    let mut bytes = [0; 4096];
-    assert!(socket.read(&mut bytes).await.expect("an answer") > 0);
+    let socket = used_before(&server).await;
     let url = server.url("/v1/stream/s?offset=-1&live=websocket").replace("http://", "ws://");
     let (mut client, _) = tokio_tungstenite::client_async(url, socket).await.expect("a WebSocket");
     let heard = client.next().await.expect("it goes on").expect("a message");
@@ -246,10 +256,7 @@ async fn readers_that_stop_reading_are_told_and_cut_and_nobody_else_notices() {
     });
     flood(&server, "/v1/stream/s").await;
     let mut healthy = hearing.await.expect("the healthy one heard all of it");
-    for _ in 0..17 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 17).await;
     until("those who stopped are cut", || server.server().lives().len() == 1).await;
     let heard = to_the_end_somehow(stopped.pop().expect("one of them")).await;
     let last = &heard[heard.len().saturating_sub(100)..];
@@ -276,10 +283,7 @@ async fn a_reader_that_stopped_and_reads_on_in_time_is_told_that_it_was_too_slow
     let reader = raw(&server, "/v1/stream/s?offset=-1&live=sse").await;
     until("it is there", || server.server().lives().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
-    for _ in 0..12 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 12).await;
     let heard = to_the_end(reader).await;
     assert!(heard.ends_with(": slow-consumer\n\n\r\n0\r\n\r\n"), "{}", &heard[heard.len() - 100..]);
     // What it has heard is whole, and where to resume is in it.
@@ -299,19 +303,12 @@ async fn a_reader_that_stopped_and_reads_on_in_time_is_told_that_it_was_too_slow
 async fn a_reader_through_hyper_that_stops_reading_is_cut_too() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
-    let address = server.url("").replace("http://", "");
-    let mut socket = TcpStream::connect(address).await.expect("a connection");
-    socket.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
-    let mut bytes = [0; 4096];
-    assert!(socket.read(&mut bytes).await.expect("an answer") > 0);
+    let mut socket = used_before(&server).await;
     let head = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n";
     socket.write_all(head).await.expect("sent");
     until("it is there", || server.server().lives().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
-    for _ in 0..17 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 17).await;
     nobody_is_left(&server).await;
     drop(socket);
 }
@@ -331,15 +328,9 @@ async fn a_reader_by_http_2_that_stops_reading_is_borne_longer_and_then_cut() {
     let answer = sender.send_request(request.expect("a request")).await.expect("an answer");
     assert_eq!(answer.status(), 200);
     flood(&server, "/v1/stream/s").await;
-    for _ in 0..60 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 60).await;
     assert!(!connection.is_finished(), "others may use it");
-    for _ in 0..40 {
-        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
-        server.clock.advance(Duration::from_secs(1));
-    }
+    let_pass(&server, 40).await;
     nobody_is_left(&server).await;
     drop(answer);
 }
