@@ -1,6 +1,7 @@
 //! What the benchmarks share: how long things took, what a process used, the disk by itself; how a server is started
-//! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`]).
+//! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`], [`Audience`]).
 
+mod audience;
 mod channel;
 mod load;
 mod peer;
@@ -13,6 +14,7 @@ mod usage;
 
 use std::time::{Duration, Instant};
 
+pub use audience::Audience;
 pub use channel::{Channel, Wire};
 pub use load::{Done, Load, Outcome, Work};
 pub use peer::{Peer, Served, Setup};

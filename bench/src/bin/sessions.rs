@@ -1,5 +1,6 @@
 //! Publishing to sessions over HTTP: how many deliveries a second are durable, what each writes to the disk, and how long a
-//! publish takes; beside the naive way, an append to each of as many plain streams. Prints tables in Markdown.
+//! publish takes; beside the naive way, an append to each of as many plain streams. Then what it takes that a live reader of
+//! each of 1,000 sessions hears them. Prints tables in Markdown.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tidings_bench::{Done, Head, Load, Outcome, Peer, Raw, Served, Setup, Work, grouped, report};
+use tidings_bench::{Audience, Done, Head, Load, Outcome, Peer, Raw, Served, Setup, Work, grouped, report};
 
 type Failed = Box<dyn Error>;
 
@@ -16,6 +17,12 @@ type Failed = Box<dyn Error>;
 const DELIVERIES: usize = 8_000_000;
 const PUBLISHES: std::ops::RangeInclusive<usize> = 300..=40_000;
 const CONNECTIONS: usize = 32;
+/// Sessions that are heard live, each by one reader.
+const HEARD: usize = 1000;
+/// Messages that not all of them have heard yet.
+const WINDOW: usize = 4;
+/// How long they are published to.
+const HEARING: Duration = Duration::from_secs(5);
 /// Nothing is delivered for so long: something is wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,6 +35,9 @@ struct Arguments {
     /// Only sources with at most so many subscribers.
     #[arg(long, env = "SUBSCRIBERS", default_value_t = 100_000)]
     subscribers: usize,
+    /// Only what live readers hear.
+    #[arg(long)]
+    live: bool,
 }
 
 /// Requests from a list of texts, each once, on whichever connection is free.
@@ -247,13 +257,75 @@ fn until_all_have_it(address: SocketAddr, subscribers: usize) -> Result<f64, Fai
     Ok(best)
 }
 
+/// Publishes to sessions, each of which has one live reader, and sees that all of them hear it.
+fn hear(setup: &Setup, bytes: usize) -> Result<(), Failed> {
+    const MARK: char = '~';
+    // One of its own, so that its memory is not that of what was before.
+    let served = Peer::Tidings.start(setup)?;
+    let (address, source) = (served.address, format!("live{bytes}x0"));
+    create(address, &format!("live{bytes}x"), 1)?;
+    subscribe(address, &source, HEARD)?;
+    let paths = (0..HEARD).map(|n| format!("/v1/bench/stream/{source}-{n}?offset=now&live=sse"));
+    let mut audience = Audience::of(address, paths, MARK as u8)?;
+    let message = MARK.to_string().repeat(bytes);
+    let mut publisher = Load::connect(address, 1)?;
+    let text = request(&format!("POST /v1/bench/publish/{source}"), "text/plain", &message);
+    let mut publish = |audience: &mut Audience, published: usize| -> Result<(), Failed> {
+        while audience.heard + WINDOW * HEARD * bytes <= published * HEARD * bytes {
+            audience.listen()?;
+        }
+        let outcome = publisher.run(&mut Requests { make: |_| text.clone(), next: 0, end: 1 }, None)?;
+        if outcome.failed > 0 { Err("a publish failed".into()) } else { Ok(()) }
+    };
+    let mut published = 0;
+    while published < 20 {
+        publish(&mut audience, published)?;
+        published += 1;
+    }
+    let (begun, cpu, before) = (Instant::now(), served.process.usage().cpu, audience.heard);
+    while begun.elapsed() < HEARING {
+        publish(&mut audience, published)?;
+        published += 1;
+    }
+    while audience.heard < published * HEARD * bytes {
+        audience.listen()?;
+    }
+    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), served.process.usage().cpu - cpu);
+    if audience.heard != published * HEARD * bytes {
+        return Err("somebody has heard more than was published".into());
+    }
+    let deliveries = (audience.heard - before) as f64 / bytes as f64;
+    println!(
+        "| {} | {} | {:.1} | {:.0} |",
+        grouped(bytes),
+        grouped((deliveries / elapsed) as usize),
+        cpu * 1e6 / deliveries,
+        served.process.usage().resident / 1e6,
+    );
+    Ok(())
+}
+
 fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse();
     let raw = Raw::measure(&arguments.root.join("target"), Duration::from_secs(2))?;
     raw.print();
     let data = arguments.root.join("target/bench/data");
     std::fs::create_dir_all(&data)?;
-    let served: Served = Peer::Tidings.start(&Setup { root: arguments.root.clone(), data, cores: None })?;
+    let setup = Setup { root: arguments.root.clone(), data, cores: None };
+    if !arguments.live {
+        fan_out(&setup, &arguments, &raw)?;
+    }
+    println!("\n{} sessions with one live SSE reader each, {WINDOW} messages under way:\n", grouped(HEARD));
+    println!("| bytes | deliveries/s | server's CPU, us per delivery | server's memory, MB |");
+    println!("|---|---|---|---|");
+    for bytes in [100, 512, 1024, 4096, 16 << 10, 64 << 10] {
+        hear(&setup, bytes)?;
+    }
+    Ok(())
+}
+
+fn fan_out(setup: &Setup, arguments: &Arguments, raw: &Raw) -> Result<(), Failed> {
+    let served: Served = Peer::Tidings.start(setup)?;
     let address = served.address;
     println!(
         "\n| subscribers | bytes | publishes | publishes/s | deliveries/s | log bytes/delivery | without payload |"
