@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{Record, StoreError};
@@ -14,6 +13,9 @@ use tidings_sessions::{Session, Store};
 use tidings_streams::Shape;
 
 use crate::wire::offset;
+
+/// What ends an envelope, behind the payload.
+pub const END: u8 = b'}';
 
 /// Shows records of sessions in envelopes, where that is wanted.
 pub struct Envelopes(Arc<dyn Store>);
@@ -49,6 +51,7 @@ fn wrap(session: &Session, record: &mut Record) {
     }
     let stream = serde_json::Value::from(subscription.id.as_str());
     let (after, at) = (offset::print(origin.position), record.at.as_millis());
-    let head = format!(r#"{{"stream":{stream},"offset":"{after}","ts":{at},"payload":"#);
-    record.payload = Bytes::from([head.as_bytes(), &record.payload, b"}"].concat());
+    // The payload stays as it is, shared with all other sessions; whoever writes it puts this before it.
+    record.head =
+        Some(format!(r#"{{"stream":{stream},"offset":"{after}","ts":{at},"payload":"#).into_boxed_str());
 }

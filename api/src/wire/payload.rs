@@ -3,6 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_engine::log::Record;
 
+use crate::envelope;
+
 /// The records one behind the other; in JSON mode as one array.
 pub fn body(records: &[Record], json: bool) -> Bytes {
     match records {
@@ -10,8 +12,7 @@ pub fn body(records: &[Record], json: bool) -> Bytes {
         [] => Bytes::new(),
         [record] if !json => record.payload.clone(),
         records => {
-            let bytes: usize = records.iter().map(|record| record.payload.len() + 1).sum();
-            let mut body = BytesMut::with_capacity(bytes + 1);
+            let mut body = BytesMut::with_capacity(length(records, json));
             write(&mut body, records, json);
             body.freeze()
         }
@@ -20,8 +21,13 @@ pub fn body(records: &[Record], json: bool) -> Bytes {
 
 /// How long [`body`] is.
 pub fn length(records: &[Record], json: bool) -> usize {
-    let payloads: usize = records.iter().map(|record| record.payload.len()).sum();
+    let payloads: usize = records.iter().map(shown).sum();
     if json { payloads + records.len().max(1) + 1 } else { payloads }
+}
+
+/// How long a record is as it is shown.
+fn shown(record: &Record) -> usize {
+    record.head.as_ref().map_or(0, |head| head.len() + 1) + record.payload.len()
 }
 
 fn write(body: &mut BytesMut, records: &[Record], json: bool) {
@@ -29,7 +35,14 @@ fn write(body: &mut BytesMut, records: &[Record], json: bool) {
         if json {
             body.put_u8(if n == 0 { b'[' } else { b',' });
         }
-        body.put_slice(&record.payload);
+        match &record.head {
+            None => body.put_slice(&record.payload),
+            Some(head) => {
+                body.put_slice(head.as_bytes());
+                body.put_slice(&record.payload);
+                body.put_u8(envelope::END);
+            }
+        }
     }
     if json {
         body.put_u8(b']');
@@ -49,6 +62,7 @@ mod tests {
             commit: CommitNumber::ZERO,
             at: Timestamp::from_millis(0),
             payload: Bytes::from_static(text.as_bytes()),
+            head: None,
             origin: None,
             boundary: Boundary::Last,
         };
@@ -57,5 +71,9 @@ mod tests {
                 assert_eq!(length(&records, json), body(&records, json).len(), "{records:?}, {json}");
             }
         }
+        let enveloped = Record { head: Some(r#"{"payload":"#.into()), ..record("1") };
+        let records = [enveloped, record("2")];
+        assert_eq!(body(&records, true), r#"[{"payload":1},2]"#);
+        assert_eq!(length(&records, true), body(&records, true).len());
     }
 }

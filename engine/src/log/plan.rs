@@ -35,7 +35,7 @@ impl Stored {
     /// The record at a position.
     pub fn at(&self, position: Position) -> Record {
         let Self { commit, at, payload, origin, boundary } = self.clone();
-        Record { position, commit, at, payload, origin, boundary }
+        Record { position, commit, at, payload, head: None, origin, boundary }
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Record {
     pub at: Timestamp,
     /// Its bytes, shared with whoever else holds them.
     pub payload: Bytes,
+    /// What readers are shown before the payload, when a capability wants them to see it in something. Not stored.
+    pub head: Option<Box<str>>,
     /// The record it refers to, when it is a reference.
     pub origin: Option<Origin>,
     /// Whether the append that made it had more to come.
