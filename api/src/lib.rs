@@ -3,7 +3,7 @@
 //! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`],
 //! [`sessions`] with [`envelope`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
-//! [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
+//! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
 //! [`turnstile`] (limits) and [`upload`] (what is left of a body when the answer is no). [`neighbour`] tells programs of
 //! this machine from pages of elsewhere.
@@ -14,6 +14,7 @@ mod answer;
 mod credential;
 mod document;
 mod drain;
+mod encoded;
 mod envelope;
 mod error;
 mod front;

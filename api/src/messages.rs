@@ -4,10 +4,14 @@
 //! text if they are text and bytes otherwise, then a text message, the control. A reader that has nothing to read is sent a control
 //! first.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
-use tidings_engine::deliver::{Batch, Encode};
+use tidings_engine::deliver::{Batch, Encode, Pieces};
+use tidings_engine::log::Record;
 use tidings_streams::ContentType;
 
+use crate::encoded::{Encoded, Form};
 use crate::sse::control;
 use crate::websocket::{Opcode, frame};
 use crate::wire::{offset, payload};
@@ -16,6 +20,7 @@ use crate::wire::{offset, payload};
 pub struct Messages {
     json: bool,
     text: bool,
+    encoded: Arc<Encoded>,
 }
 
 impl Messages {
@@ -23,23 +28,34 @@ impl Messages {
     pub const FORM: &'static str = "websocket";
 
     /// Messages of a stream of some type.
-    pub fn new(content_type: &ContentType) -> Self {
-        Self { json: content_type.is_json(), text: content_type.is_text() }
+    pub fn new(content_type: &ContentType, encoded: Arc<Encoded>) -> Self {
+        Self { json: content_type.is_json(), text: content_type.is_text(), encoded }
     }
-}
 
-impl Encode for Messages {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Bytes {
-        let body = payload::body(batch.records, self.json);
-        let control = control(batch, &offset::print(batch.next), None);
-        let mut out = BytesMut::with_capacity(body.len() + control.len() + 16);
-        if !batch.records.is_empty() {
+    /// Records as a message, if there are any, and a control as another.
+    fn written(&self, records: &[Record], control: Option<&str>) -> Bytes {
+        let body = if records.is_empty() { Bytes::new() } else { payload::body(records, self.json) };
+        let mut out = BytesMut::with_capacity(body.len() + control.map_or(0, str::len) + 16);
+        if !records.is_empty() {
             // A stream of text may hold what is not.
             let text = self.text && std::str::from_utf8(&body).is_ok();
             put(&mut out, if text { Opcode::Text } else { Opcode::Binary }, &body);
         }
-        put(&mut out, Opcode::Text, control.as_bytes());
+        if let Some(control) = control {
+            put(&mut out, Opcode::Text, control.as_bytes());
+        }
         out.freeze()
+    }
+}
+
+impl Encode for Messages {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+        let (records, control) = (batch.records, control(batch, &offset::print(batch.next), None));
+        let form = Form::Message { json: self.json, text: self.text };
+        match self.encoded.records(form, records, || self.written(records, None)) {
+            Some(shared) => [shared, self.written(&[], Some(&control))].into(),
+            None => self.written(records, Some(&control)).into(),
+        }
     }
 }
 

@@ -7,14 +7,16 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_engine::Clock;
-use tidings_engine::deliver::{Batch, Encode};
+use tidings_engine::deliver::{Batch, Encode, Pieces};
+use tidings_engine::log::Record;
 use tidings_streams::ContentType;
 
+use crate::encoded::{Encoded, Form};
 use crate::live::Framing;
 use crate::wire::{cursor, offset, payload};
 
 /// How payloads stand in events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// As one JSON array an event.
     Json,
@@ -40,12 +42,18 @@ pub struct Sse {
     encoding: Encoding,
     framing: Framing,
     clock: Arc<dyn Clock>,
+    encoded: Arc<Encoded>,
 }
 
 impl Sse {
     /// Events with a framing, for a stream of some type.
-    pub fn new(content_type: &ContentType, framing: Framing, clock: Arc<dyn Clock>) -> Self {
-        Self { encoding: Encoding::of(content_type), framing, clock }
+    pub fn new(
+        content_type: &ContentType,
+        framing: Framing,
+        clock: Arc<dyn Clock>,
+        encoded: Arc<Encoded>,
+    ) -> Self {
+        Self { encoding: Encoding::of(content_type), framing, clock, encoded }
     }
 
     /// The name of the form that a framing makes.
@@ -53,6 +61,13 @@ impl Sse {
         match framing {
             Framing::Plain => "sse",
             Framing::Chunked => "sse-chunked",
+        }
+    }
+
+    fn framed(&self, events: BytesMut) -> Bytes {
+        match self.framing {
+            Framing::Plain => events.freeze(),
+            Framing::Chunked => chunk(&events),
         }
     }
 }
@@ -63,11 +78,29 @@ impl Encode for Sse {
         cursor::current(self.clock.now())
     }
 
-    fn encode(&self, batch: &Batch<'_>, cursor: u64) -> Bytes {
-        let events = events(batch, self.encoding, cursor);
-        match self.framing {
-            Framing::Plain => events.freeze(),
-            Framing::Chunked => chunk(&events),
+    /// A data event, if there are records, and always the control event that tells where to resume. What readers of several
+    /// sessions share is the data event up to where it would say the same.
+    fn encode(&self, batch: &Batch<'_>, cursor: u64) -> Pieces {
+        let (records, encoding) = (batch.records, self.encoding);
+        let shared = self.encoded.records(Form::Event(encoding, self.framing), records, || {
+            let mut out = BytesMut::new();
+            begin_data(&mut out, records, encoding);
+            self.framed(out)
+        });
+        let mut out = BytesMut::new();
+        if shared.is_none() && !records.is_empty() {
+            begin_data(&mut out, records, encoding);
+        }
+        // Where to resume: a browser's EventSource keeps it and sends it back as `Last-Event-ID`.
+        let id = offset::print(batch.next);
+        if !records.is_empty() {
+            end(&mut out, &id);
+        }
+        begin(&mut out, "control", control(batch, &id, Some(cursor)).as_bytes());
+        end(&mut out, &id);
+        match shared {
+            Some(records) => [records, self.framed(out)].into(),
+            None => self.framed(out).into(),
         }
     }
 }
@@ -82,20 +115,12 @@ fn chunk(bytes: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// A data event, if there are records, and always the control event that tells where to resume.
-fn events(batch: &Batch<'_>, encoding: Encoding, cursor: u64) -> BytesMut {
-    let mut out = BytesMut::new();
-    // Where to resume: a browser's EventSource keeps it and sends it back as `Last-Event-ID`.
-    let id = offset::print(batch.next);
-    if !batch.records.is_empty() {
-        let body = payload::body(batch.records, encoding == Encoding::Json);
-        match encoding {
-            Encoding::Json | Encoding::Text => event(&mut out, "data", &id, &body),
-            Encoding::Base64 => event(&mut out, "data", &id, STANDARD.encode(&body).as_bytes()),
-        }
+fn begin_data(out: &mut BytesMut, records: &[Record], encoding: Encoding) {
+    let body = payload::body(records, encoding == Encoding::Json);
+    match encoding {
+        Encoding::Json | Encoding::Text => begin(out, "data", &body),
+        Encoding::Base64 => begin(out, "data", STANDARD.encode(&body).as_bytes()),
     }
-    event(&mut out, "control", &id, control(batch, &id, Some(cursor)).as_bytes());
-    out
 }
 
 /// What tells where to resume, as JSON.
@@ -114,9 +139,9 @@ pub fn control(batch: &Batch<'_>, next: &str, cursor: Option<u64>) -> String {
     control
 }
 
-/// One event. Each line of the data gets its own prefix, whichever way the line ends: otherwise a payload
+/// One event up to its id. Each line of the data gets its own prefix, whichever way the line ends: otherwise a payload
 /// could end the event and begin another.
-fn event(out: &mut BytesMut, name: &str, id: &str, data: &[u8]) {
+fn begin(out: &mut BytesMut, name: &str, data: &[u8]) {
     out.reserve(data.len() + 128);
     out.put_slice(b"event: ");
     out.put_slice(name.as_bytes());
@@ -133,6 +158,10 @@ fn event(out: &mut BytesMut, name: &str, id: &str, data: &[u8]) {
         let line_end = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
         rest = &rest[end + line_end..];
     }
+}
+
+/// The end of an event.
+fn end(out: &mut BytesMut, id: &str) {
     out.put_slice(b"\nid: ");
     out.put_slice(id.as_bytes());
     out.put_slice(b"\n\n");
@@ -144,7 +173,8 @@ mod tests {
 
     fn written(data: &str) -> String {
         let mut out = BytesMut::new();
-        event(&mut out, "data", "7", data.as_bytes());
+        begin(&mut out, "data", data.as_bytes());
+        end(&mut out, "7");
         let written = String::from_utf8(out.to_vec()).expect("text");
         let data = written.strip_prefix("event: data\n").and_then(|rest| rest.strip_suffix("id: 7\n\n"));
         data.expect("the name comes first, the id last").to_owned()

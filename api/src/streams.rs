@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use tidings_auth::{Action, Denied, Pass};
-use tidings_engine::deliver::{Batch, Encode, Frame, Step, Subscription};
+use tidings_engine::deliver::{Batch, Encode, Frame, Pieces, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
     Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
@@ -19,6 +19,7 @@ use tidings_streams::{
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
+use crate::encoded::{Encoded, Form};
 use crate::error::ApiError;
 use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
@@ -344,7 +345,7 @@ async fn long_poll(
     let clock = api.streams.clock();
     let timeout = clock.sleep(api.streams.options().long_poll_timeout);
     let _counted = api.observe.long_poll_readers.hold();
-    let (found, mut subscription) = api.streams.listen(stream, query.from, bodies()).await?;
+    let (found, mut subscription) = api.streams.listen(stream, query.from, bodies(api)).await?;
     let mut drained = api.drained.clone();
     // What is there is waited for, however long the disk takes; only what is not there yet has its time.
     let mut last = None;
@@ -373,7 +374,7 @@ async fn long_poll(
         return Ok((StatusCode::NO_CONTENT, headers).into_response());
     }
     let coding = Coding::choose(asked, &found.content_type, frame.bytes.len());
-    coded_answer(headers, &found, frame.bytes, coding).await
+    coded_answer(headers, &found, frame.bytes.joined(), coding).await
 }
 
 /// Waits for records or for the end; what was there until then is in `last`.
@@ -394,17 +395,23 @@ fn is_news(frame: &Frame) -> bool {
 /// Records as they stand in the body of an answer.
 struct Bodies {
     json: bool,
+    encoded: Arc<Encoded>,
 }
 
 impl Encode for Bodies {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Bytes {
-        payload::body(batch.records, self.json)
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+        let body = || payload::body(batch.records, self.json);
+        // What is not JSON is sent as it is stored, which is shared already.
+        let shared = if self.json { self.encoded.records(Form::JsonBody, batch.records, body) } else { None };
+        shared.unwrap_or_else(body).into()
     }
 }
 
-fn bodies() -> Wish<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
-    let encode =
-        |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Bodies { json: stream.content_type.is_json() }) };
+fn bodies(api: &Api) -> Wish<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
+    let encoded = api.stage.lives.encoded().clone();
+    let encode = |stream: &Stream| -> Arc<dyn Encode> {
+        Arc::new(Bodies { json: stream.content_type.is_json(), encoded })
+    };
     Wish { form: "body", encode, stamp: 0 }
 }
 
@@ -420,8 +427,9 @@ async fn follow(
     // A cursor that the client has had is not shown again. It is ahead by one at most, so that the client is soon shown what all
     // others are.
     let stamp = query.cursor.map_or(0, |cursor| cursor.saturating_add(1));
+    let encoded = api.stage.lives.encoded().clone();
     let encode = |stream: &Stream| -> Arc<dyn Encode> {
-        Arc::new(Sse::new(&stream.content_type, framing, clock.clone()))
+        Arc::new(Sse::new(&stream.content_type, framing, clock.clone(), encoded))
     };
     let wish = Wish { form: Sse::form(framing), encode, stamp };
     let (found, subscription) = api.streams.listen(stream, query.from, wish).await?;
@@ -447,7 +455,9 @@ async fn converse(
     carrier: Carrier,
     pass: Pass,
 ) -> Result<Response, ApiError> {
-    let encode = |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type)) };
+    let encoded = api.stage.lives.encoded().clone();
+    let encode =
+        |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type, encoded)) };
     let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
     let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
     let slow = api.streams.options().slow_reader_timeout;

@@ -87,7 +87,7 @@ impl End {
 pub enum Wire {
     /// Server-sent events in a body that somebody else frames.
     Plain,
-    /// Server-sent events, each frame a chunk as in HTTP/1.1.
+    /// Server-sent events, in chunks as in HTTP/1.1.
     Chunked,
     /// A WebSocket, each frame one or more of its messages.
     WebSocket(Box<websocket::Connection>),

@@ -2,10 +2,13 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tidings_model::Timestamp;
 
+use crate::encoded::Encoded;
+
 /// All answers that stay. Once in a while each is asked whether it may go on.
 #[derive(Default)]
 pub struct Lives {
     list: Mutex<List>,
+    encoded: Arc<Encoded>,
 }
 
 #[derive(Default)]
@@ -43,8 +46,14 @@ impl Lives {
         }
     }
 
+    /// What was written for one of them and others may hear as well.
+    pub(crate) fn encoded(&self) -> &Arc<Encoded> {
+        &self.encoded
+    }
+
     /// Asks all.
     pub fn sweep(&self, now: Timestamp) {
+        self.encoded.sweep();
         self.all().into_iter().for_each(|life| life.tick(now));
     }
 

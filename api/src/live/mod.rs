@@ -52,11 +52,11 @@ pub fn take_over(response: &mut Response) -> Option<Feed> {
 }
 
 /// How frames of server-sent events end on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
     /// Whoever carries them knows how.
     Plain,
-    /// Each frame is a chunk, as in HTTP/1.1.
+    /// Each piece of a frame is a chunk, as in HTTP/1.1.
     Chunked,
 }
 

@@ -3,70 +3,95 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+use tidings_engine::deliver::Pieces;
 
 /// Pieces in one write; more go with the next one.
 pub const PIECES: usize = 64;
 
-/// Pieces there is room for while nothing is to be sent.
-const IDLE_PIECES: usize = 4;
+/// Frames there is room for while nothing is to be sent.
+const IDLE_FRAMES: usize = 4;
 
 /// What is to be sent, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    pieces: VecDeque<Bytes>,
-    /// How much of the first piece was sent before.
+    frames: VecDeque<Pieces>,
+    /// How much of the first frame was sent before.
     sent_of_first: usize,
 }
 
 impl Outbox {
-    /// Adds a piece at the end.
-    pub fn push(&mut self, piece: Bytes) {
-        if !piece.is_empty() {
-            self.pieces.push_back(piece);
+    /// Adds a frame at the end. One that was begun is sent whole.
+    pub fn push(&mut self, frame: impl Into<Pieces>) {
+        let frame = frame.into();
+        if !frame.is_empty() {
+            self.frames.push_back(frame);
         }
     }
 
     /// Whether all was sent.
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.frames.is_empty()
     }
 
     /// The next piece, if there is no other.
-    pub fn only(&self) -> Option<&Bytes> {
-        self.pieces.front().filter(|_| self.pieces.len() == 1)
+    pub fn only(&self) -> Option<&[u8]> {
+        match self.frames.front() {
+            Some(Pieces::One(piece)) if self.frames.len() == 1 => Some(&piece[self.sent_of_first..]),
+            _ => None,
+        }
     }
 
-    /// The next pieces.
-    pub fn slices(&self) -> impl Iterator<Item = IoSlice<'_>> {
-        self.pieces.iter().take(PIECES).map(|piece| IoSlice::new(piece))
+    /// Fills in the next pieces, as many as there is room for.
+    pub fn fill<'a, 'b>(&'a self, room: &'b mut [IoSlice<'a>; PIECES]) -> &'b [IoSlice<'a>] {
+        let (mut count, mut sent) = (0, self.sent_of_first);
+        'full: for frame in &self.frames {
+            for piece in frame.as_slice() {
+                if count == PIECES {
+                    break 'full;
+                }
+                let before = sent.min(piece.len());
+                sent -= before;
+                if before < piece.len() {
+                    room[count] = IoSlice::new(&piece[before..]);
+                    count += 1;
+                }
+            }
+        }
+        &room[..count]
     }
 
     /// Takes away what was sent.
-    pub fn advance(&mut self, mut sent: usize) {
-        while let Some(first) = self.pieces.front_mut() {
-            if sent < first.len() {
-                first.advance(sent);
-                self.sent_of_first += sent;
+    pub fn advance(&mut self, sent: usize) {
+        let mut sent = self.sent_of_first + sent;
+        while let Some(bytes) = self.frames.front().map(Pieces::len) {
+            if sent < bytes {
+                self.sent_of_first = sent;
                 return;
             }
-            sent -= first.len();
-            self.pieces.pop_front();
-            self.sent_of_first = 0;
+            sent -= bytes;
+            self.frames.pop_front();
         }
-        // What is idle takes little memory, and what goes on needs none anew.
-        self.pieces.shrink_to(IDLE_PIECES);
-    }
-
-    /// Takes the first piece out whole, or what is left of it.
-    pub fn pop(&mut self) -> Option<Bytes> {
         self.sent_of_first = 0;
-        self.pieces.pop_front()
+        // What is idle takes little memory, and what goes on needs none anew.
+        self.frames.shrink_to(IDLE_FRAMES);
     }
 
-    /// Gives up all but a piece that was begun: its reader would not understand what follows.
+    /// Takes the next piece out, or what is left of it.
+    pub fn pop(&mut self) -> Option<Bytes> {
+        let mut sent = self.sent_of_first;
+        let left = self.frames.front()?.as_slice().iter().find_map(|piece| {
+            let before = sent.min(piece.len());
+            sent -= before;
+            (before < piece.len()).then(|| piece.slice(before..))
+        });
+        self.advance(left.as_ref().map_or(0, Bytes::len));
+        left
+    }
+
+    /// Gives up all but a frame that was begun: its reader would not understand what follows.
     pub fn keep_begun(&mut self) {
-        self.pieces.truncate(usize::from(self.sent_of_first > 0));
+        self.frames.truncate(usize::from(self.sent_of_first > 0));
     }
 }
 
@@ -75,7 +100,9 @@ mod tests {
     use super::*;
 
     fn rest(outbox: &Outbox) -> String {
-        outbox.slices().map(|slice| String::from_utf8(slice.to_vec()).expect("text")).collect()
+        let mut room = [IoSlice::new(&[]); PIECES];
+        let text = |slice: &IoSlice<'_>| String::from_utf8(slice.to_vec()).expect("text");
+        outbox.fill(&mut room).iter().map(text).collect()
     }
 
     #[test]
@@ -92,6 +119,55 @@ mod tests {
         assert_eq!(rest(&outbox), "ef");
         outbox.advance(2);
         assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn a_frame_of_two_pieces_is_begun_with_its_first_and_goes_whole() {
+        let two = || Pieces::from([Bytes::from_static(b"shared,"), Bytes::from_static(b"own.")]);
+        for sent in 0.."shared,own.shared,own.".len() {
+            let mut outbox = Outbox::default();
+            outbox.push(two());
+            outbox.push(two());
+            outbox.advance(sent);
+            assert_eq!(rest(&outbox), "shared,own.shared,own."[sent..]);
+            assert!(outbox.only().is_none());
+            let begun = if sent % 11 == 0 { "" } else { &"shared,own."[sent % 11..] };
+            outbox.keep_begun();
+            assert_eq!(rest(&outbox), begun);
+            let mut popped = Vec::new();
+            while let Some(piece) = outbox.pop() {
+                popped.extend_from_slice(&piece);
+            }
+            assert_eq!(popped, begun.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_into_one_write_goes_with_the_next() {
+        let mut outbox = Outbox::default();
+        for n in 0..PIECES {
+            outbox.push([Bytes::from(format!("{n},")), Bytes::from_static(b".")]);
+        }
+        let (first, mut all) = (rest(&outbox), String::new());
+        assert!(first.ends_with("31,."), "half of the frames are as many pieces: {first}");
+        while !outbox.is_empty() {
+            let part = rest(&outbox);
+            outbox.advance(part.len());
+            all += &part;
+        }
+        assert_eq!(all, (0..PIECES).map(|n| format!("{n},.")).collect::<String>());
+    }
+
+    #[test]
+    fn a_frame_whose_first_piece_was_taken_out_is_begun() {
+        let mut outbox = Outbox::default();
+        outbox.push([Bytes::from_static(b"shared,"), Bytes::from_static(b"own.")]);
+        outbox.push(Bytes::from_static(b"next"));
+        assert_eq!(outbox.pop().as_deref(), Some(&b"shared,"[..]));
+        outbox.keep_begun();
+        assert_eq!(outbox.only(), None, "only frames of one piece are");
+        assert_eq!(outbox.pop().as_deref(), Some(&b"own."[..]));
+        assert!(outbox.is_empty() && outbox.pop().is_none());
     }
 
     #[test]

@@ -120,13 +120,7 @@ impl Socket {
         if let Some(piece) = outbox.only() {
             return self.stream.try_write(piece);
         }
-        let mut slices = [IoSlice::new(&[]); PIECES];
-        let mut count = 0;
-        for (slice, piece) in slices.iter_mut().zip(outbox.slices()) {
-            *slice = piece;
-            count += 1;
-        }
-        self.stream.try_write_vectored(&slices[..count])
+        self.stream.try_write_vectored(outbox.fill(&mut [IoSlice::new(&[]); PIECES]))
     }
 
     /// Takes what the client says, until it goes.

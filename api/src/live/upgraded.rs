@@ -1,6 +1,6 @@
 //! A feed on what hyper gives after an upgrade: a WebSocket over TLS, or on a connection that was used before.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::feed::{Ask, End, Feed};
 use super::lives::{Life, Lives};
+use super::outbox::PIECES;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4096;
@@ -77,10 +78,15 @@ impl Shared {
                 ready!(io.as_mut().poll_flush(cx))?;
                 return Poll::Pending;
             };
-            let Some(piece) = outbox.slices().next() else {
+            if outbox.is_empty() {
                 return if feed.hung_up { Poll::Pending } else { self.hang_up(cx, io, &mut feed) };
+            }
+            // Together, if it can: through TLS each write is a record of its own.
+            let written = match outbox.only() {
+                Some(piece) => io.as_mut().poll_write(cx, piece),
+                None => io.as_mut().poll_write_vectored(cx, outbox.fill(&mut [IoSlice::new(&[]); PIECES])),
             };
-            match io.as_mut().poll_write(cx, &piece)? {
+            match written? {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(bytes) => feed.sent(bytes),
                 Poll::Pending => {

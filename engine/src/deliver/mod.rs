@@ -15,10 +15,10 @@
 
 mod channel;
 mod channels;
+mod pieces;
 mod pump;
 mod subscription;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tidings_model::Position;
 
@@ -26,6 +26,7 @@ use crate::log::{Page, Record, Span};
 
 pub use channel::Channel;
 pub use channels::{Channels, Join, Limits};
+pub use pieces::Pieces;
 pub use subscription::{Step, Subscription};
 
 /// Where the records of a channel come from: a log, or what a capability makes of several.
@@ -51,7 +52,7 @@ pub trait Encode: Send + Sync + 'static {
     }
 
     /// Writes records, of which there may be none, and what there is to know at their end.
-    fn encode(&self, batch: &Batch<'_>, stamp: u64) -> Bytes;
+    fn encode(&self, batch: &Batch<'_>, stamp: u64) -> Pieces;
 }
 
 /// Consecutive records to be encoded.
@@ -71,7 +72,7 @@ pub struct Batch<'a> {
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// What is sent. Shared by all readers.
-    pub bytes: Bytes,
+    pub bytes: Pieces,
     /// Where a reader must be to hear it.
     pub after: Position,
     /// Where it is then.

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use tidings_model::{LogId, Position, Timestamp};
 
-use super::{Batch, Channels, Encode, Frame, Join, Limits, Lost, Source, Step, Subscription};
+use super::{Batch, Channels, Encode, Frame, Join, Limits, Lost, Pieces, Source, Step, Subscription};
 use crate::log::contract::Notes;
 use crate::log::{Append, Commit, Commits, Logs, Memory, Operation, Page, Span, Then};
 use crate::{Bus, ManualClock};
@@ -32,14 +32,14 @@ impl Encode for Plain {
         self.stamp.load(Ordering::SeqCst)
     }
 
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Bytes {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
         self.encoded.fetch_add(1, Ordering::SeqCst);
         let mut out = Vec::new();
         batch.records.iter().for_each(|record| out.extend_from_slice(&record.payload));
         if batch.closed {
             out.push(b'!');
         }
-        out.into()
+        Bytes::from(out).into()
     }
 }
 
@@ -92,7 +92,8 @@ async fn hear(subscription: &mut Subscription) -> String {
 }
 
 fn text(frames: &[Frame]) -> String {
-    frames.iter().map(|frame| std::str::from_utf8(&frame.bytes).expect("text")).collect()
+    let pieces = frames.iter().flat_map(|frame| frame.bytes.as_slice());
+    pieces.map(|piece| std::str::from_utf8(piece).expect("text")).collect()
 }
 
 #[tokio::test]
@@ -340,4 +341,12 @@ proptest! {
             tokio::time::timeout(std::time::Duration::from_secs(20), play(acts)).await.expect("nobody waits in vain");
         });
     }
+}
+
+#[test]
+fn a_frame_of_one_piece_is_no_larger_for_those_of_two() {
+    assert_eq!(size_of::<Pieces>(), size_of::<Bytes>());
+    let pieces = Pieces::from([Bytes::from_static(b"shared, "), Bytes::from_static(b"own")]);
+    assert_eq!((pieces.len(), pieces.is_empty()), (11, false));
+    assert_eq!(pieces.joined(), "shared, own");
 }

@@ -55,7 +55,7 @@ async fn nobody_is_left(server: &Harness) {
 }
 
 /// Lets so many seconds pass, in each of which the server asks its live readers.
-async fn let_pass(server: &Harness, seconds: usize) {
+pub(crate) async fn let_pass(server: &Harness, seconds: usize) {
     for _ in 0..seconds {
         until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
         server.clock.advance(Duration::from_secs(1));
@@ -63,7 +63,7 @@ async fn let_pass(server: &Harness, seconds: usize) {
 }
 
 /// A connection that hyper has, because it was used before.
-async fn used_before(server: &Harness) -> TcpStream {
+pub(crate) async fn used_before(server: &Harness) -> TcpStream {
     let mut socket = TcpStream::connect(server.address()).await.expect("a connection");
     socket.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
     let mut bytes = [0; 4096];
@@ -72,7 +72,7 @@ async fn used_before(server: &Harness) -> TcpStream {
 }
 
 /// A raw request for events, and its socket.
-async fn raw(server: &Harness, path: &str) -> TcpStream {
+pub(crate) async fn raw(server: &Harness, path: &str) -> TcpStream {
     let address = server.url("").replace("http://", "");
     let mut socket = TcpStream::connect(address).await.expect("a connection");
     let head = format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n");
@@ -80,7 +80,7 @@ async fn raw(server: &Harness, path: &str) -> TcpStream {
     socket
 }
 
-async fn to_the_end(mut socket: TcpStream) -> String {
+pub(crate) async fn to_the_end(mut socket: TcpStream) -> String {
     let mut all = Vec::new();
     socket.read_to_end(&mut all).await.expect("a proper end");
     String::from_utf8(all).expect("text")

@@ -3,6 +3,7 @@
 mod access;
 mod envelope;
 mod fanout;
+mod hearing;
 mod life;
 mod registry;
 mod store;
