@@ -118,6 +118,8 @@ pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes of encoded records that are kept for the live readers of one log that are behind.
 pub const RING_BYTES: usize = 256 * 1024;
+/// Encoded appends that are kept for them, however small.
+pub const RING_FRAMES: usize = 64 * 1024;
 /// Bytes of records that a live reader behind the others reads from the log at a time. A single larger record is read whole.
 pub const OWN_READ_BYTES: usize = 32 * 1024;
 /// How long a live reader may take nothing of what waits for it before it is cut off.
