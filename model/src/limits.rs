@@ -48,6 +48,40 @@ pub const ENVELOPE_CHANGES: usize = 16;
 pub const BREAKERS: usize = 100_000;
 /// Bytes of a request that subscribes or unsubscribes.
 pub const SUBSCRIBE_BODY_BYTES: usize = 16 * 1024;
+/// Bytes of a room's id.
+pub const ROOM_ID_BYTES: usize = 256;
+/// Bytes of a user's id in rooms.
+pub const MEMBER_ID_BYTES: usize = 256;
+/// Bytes of the id of one of a user's devices.
+pub const DEVICE_ID_BYTES: usize = 256;
+/// Members of a room.
+pub const MEMBERS_PER_ROOM: usize = 100_000;
+/// Devices of a user of which it is known how far they have seen a room. With one more the one that was silent for the
+/// longest is forgotten.
+pub const DEVICES_PER_MEMBER: usize = 64;
+/// Events of one write to a room.
+pub const EVENTS_PER_WRITE: usize = 1000;
+/// Bytes of the payload of an event.
+pub const EVENT_PAYLOAD_BYTES: usize = 16 * 1024;
+/// Events of a room that only those hear who are there, until they have heard them. The oldest go first.
+pub const TYPING_PER_ROOM: usize = 64;
+/// Rooms of which it is in memory where their next event lies. Those at rest make room for others.
+pub const ACTIVE_ROOMS: usize = 100_000;
+/// Reactions of a room that later ones have made redundant, and that are left out until they are too old to be kept. More
+/// stay as they are.
+pub const COLLAPSED_PER_ROOM: usize = 100_000;
+/// Reactions, each by an actor to a message, that are told apart at a time when redundant ones are searched.
+pub const COLLAPSE_KEYS: usize = 250_000;
+/// Events that are searched for the first answer to a request that its producer repeats.
+pub const REPEAT_SEARCH_EVENTS: usize = 1_000_000;
+/// How far somebody has seen a room, noted in memory and not yet written.
+pub const NOTED_SEEN: usize = 100_000;
+/// Live readers that one user has in the rooms of a project.
+pub const ROOM_STREAMS_PER_USER: usize = 50;
+/// Readers of which it is remembered that they were cut off for being slow.
+pub const COOL_DOWNS: usize = 100_000;
+/// Readers that are to be told, when they come again, that what they missed is gone.
+pub const COMPACTED_MARKS: usize = 100_000;
 /// Bytes of a pattern.
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.

@@ -1,0 +1,1 @@
+//! Which cursor is next.
