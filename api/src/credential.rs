@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
@@ -110,6 +110,20 @@ impl Caller {
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
     pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    /// Whether the caller is somebody whom a project knows. Not counted: what it may do is asked later.
+    pub async fn is_known_in(&self, project: &ProjectId) -> Result<(), ApiError> {
+        match self.judged(project, Action::Read, Resource::Project).await {
+            Err(error) if error.status() == StatusCode::UNAUTHORIZED => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The project that the credential says it is for, if one was shown that says so.
+    pub fn project_named(&self) -> Option<ProjectId> {
+        let shown = self.shown.as_ref().ok()?.as_ref()?;
+        self.api.gate.project_named_by(shown)
     }
 
     /// Whether the caller may do this in a project.

@@ -15,6 +15,8 @@ pub struct Bounds {
     pub oldest: Option<Cursor>,
     /// The last cursor that an event has, or had. What lies above was never given.
     pub head: Cursor,
+    /// The last cursor that was ever given, also to an event that only those heard who were there.
+    pub ceiling: Cursor,
 }
 
 impl Rooms {

@@ -13,6 +13,16 @@ pub struct Seen {
     pub devices: BTreeMap<DeviceId, (Cursor, Timestamp)>,
 }
 
+impl Seen {
+    /// How far on a device, or on that which has seen most.
+    pub fn last(&self, device: Option<&DeviceId>) -> Option<Cursor> {
+        match device {
+            Some(device) => self.devices.get(device).map(|(cursor, _)| *cursor),
+            None => self.devices.values().map(|(cursor, _)| *cursor).max(),
+        }
+    }
+}
+
 /// What was noted and is not written yet.
 #[derive(Default)]
 pub(crate) struct Noted;
