@@ -96,7 +96,7 @@ impl RoomEncoder {
     fn event(&self, event: &Event, out: &mut BytesMut) {
         // What only those hear who are there is no place to resume at for a browser.
         if event.kind.is_durable() {
-            let _ = write!(out, "id: {}\n", event.cursor);
+            let _ = writeln!(out, "id: {}", event.cursor);
         }
         let _ = write!(out, "event: {}\ndata: {{", event.kind.name());
         self.fields(event, out);

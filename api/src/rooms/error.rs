@@ -25,7 +25,7 @@ pub struct Refusal {
     error: &'static str,
     message: String,
     retry_after: Option<Duration>,
-    detail: Option<Value>,
+    detail: Option<Box<Value>>,
     headers: Vec<(HeaderName, String)>,
     limit: Option<Limit>,
     failure: Option<String>,
@@ -81,7 +81,7 @@ impl Refusal {
     /// The same with what a program needs to go on.
     #[must_use]
     pub fn detailed(self, detail: Value) -> Self {
-        Self { detail: Some(detail), ..self }
+        Self { detail: Some(Box::new(detail)), ..self }
     }
 
     fn with(mut self, name: HeaderName, value: impl Display) -> Self {
@@ -102,7 +102,7 @@ impl IntoResponse for Refusal {
             body["retryAfter"] = seconds(after);
         }
         if let Some(detail) = self.detail {
-            body["detail"] = detail;
+            body["detail"] = *detail;
         }
         let mut response = (self.status, AppendHeaders(self.headers), axum::Json(body)).into_response();
         let headers = response.headers_mut();

@@ -14,7 +14,7 @@ use super::error::Refusal;
 use super::guest::{Guest, admit};
 use super::manner::Listener;
 use super::pairs::Pairs;
-use super::write::{default_device, project_of};
+use super::write::default_device;
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
@@ -90,7 +90,7 @@ pub async fn subscribe(
     caller: Caller,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let project = project_of(&caller);
+    let project = caller.project_named();
     let room = convo(&request);
     answer(&api, &caller, &project, &room, request, Form::Events).await
 }
@@ -116,7 +116,7 @@ pub async fn subscribe_websocket(
     caller: Caller,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let project = project_of(&caller);
+    let project = caller.project_named();
     let room = convo(&request);
     answer(&api, &caller, &project, &room, request, Form::WebSocket).await
 }
@@ -153,7 +153,7 @@ impl Asked {
             Form::Events => None,
             Form::WebSocket => {
                 let judged = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[]);
-                Some(judged.map_err(crate::ApiError::from)?)
+                Some(judged?)
             }
         };
         // A browser that comes again sends the address it had, and the id of the last event it heard.
@@ -209,7 +209,7 @@ async fn answer(
     form: Form,
 ) -> Result<Response, Refusal> {
     let asked = Asked::read(&request, form);
-    let (visitor, room, asked) = admit(api, caller, project, Action::Read, room, asked).await?;
+    let (visitor, room, asked) = admit(caller, project, Action::Read, room, asked).await?;
     let guest = visitor.into_room(api, &room).await?;
     let clock = &api.stage.clock;
     let visits = api.rooms.visits();
@@ -259,7 +259,7 @@ async fn answer(
         overlap: asked.overlap,
         tells_caught_up: asked.tells_caught_up,
         chance: api.chance.clone(),
-        visit,
+        _visit: visit,
     };
     if let Some(upgrade) = asked.upgrade {
         let terms = terms.speaking(listener.waiting(beginning, now));

@@ -51,7 +51,7 @@ pub struct Listener {
     pub tells_caught_up: bool,
     pub chance: Arc<Chance>,
     /// Counts its streams.
-    pub visit: Visit,
+    pub _visit: Visit,
 }
 
 impl Listener {

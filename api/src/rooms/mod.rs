@@ -20,6 +20,9 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::Api;
 
+/// Paths of the protocol, which name no project: it is that of the token.
+pub const PREFIX: &str = "/x/blue.catbird.mls.";
+
 /// The path of a subscription as clients of the protocol know it; with `.ws` it is a WebSocket.
 pub const SUBSCRIBE: &str = "/x/blue.catbird.mls.subscribeConvoEvents";
 

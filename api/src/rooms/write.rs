@@ -32,11 +32,6 @@ pub fn default_device() -> DeviceId {
     DeviceId::parse("default").expect("a device id")
 }
 
-/// The project of the token; the default one without.
-pub fn project_of(caller: &Caller) -> ProjectId {
-    caller.project_named().unwrap_or_else(ProjectId::default_project)
-}
-
 /// An event to be written.
 #[derive(Deserialize, ToSchema)]
 #[expect(dead_code, reason = "it only describes what is read")]
@@ -158,7 +153,7 @@ pub async fn write_events(
 ) -> Result<Response, Refusal> {
     let project = ProjectId::parse(&project)?;
     let producer = request::producer(&headers).map_err(Refusal::from);
-    let (visitor, room, producer) = admit(&api, &caller, &project, Action::Append, &room, producer).await?;
+    let (visitor, room, producer) = admit(&caller, &project, Action::Append, &room, producer).await?;
     // Before the body: who may not write need not send it.
     let pass = visitor.pass.clone();
     let guest = visitor.into_room(&api, &room).await?;
@@ -231,7 +226,7 @@ pub async fn change_members(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let project = ProjectId::parse(&project)?;
-    let (visitor, room, ()) = admit(&api, &caller, &project, Action::Configure, &room, Ok(())).await?;
+    let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
     let wanted: MembersBody = json_body(&api, sent, limits::MEMBERS_BODY_BYTES).await?;
     caller.may_still(&visitor.pass).await?;
     let users =
@@ -258,7 +253,7 @@ pub async fn read_members(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let project = ProjectId::parse(&project)?;
-    let (visitor, room, ()) = admit(&api, &caller, &project, Action::Read, &room, Ok(())).await?;
+    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
     let room = match visitor.manages {
         // Also without being a user.
         true => api.rooms.find(&project, &room).await?.ok_or_else(Refusal::not_found)?,
@@ -294,7 +289,7 @@ pub async fn read_seen(
     let device =
         |pairs: Pairs| pairs.once("deviceId")?.map(DeviceId::parse).transpose().map_err(Refusal::from);
     let asked = Pairs::of(&uri).and_then(device);
-    let (visitor, room, device) = admit(&api, &caller, &project, Action::Read, &room, asked).await?;
+    let (visitor, room, device) = admit(&caller, &project, Action::Read, &room, asked).await?;
     let guest = visitor.into_room(&api, &room).await?;
     Ok(seen_answer(&api.rooms.seen(&guest.room, &guest.user).await?, device.as_ref()))
 }
@@ -318,7 +313,7 @@ pub async fn write_seen(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let project = ProjectId::parse(&project)?;
-    let (visitor, room, ()) = admit(&api, &caller, &project, Action::Read, &room, Ok(())).await?;
+    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
     let SeenBody { cursor, device_id, force } = json_body(&api, sent, limits::SEEN_BODY_BYTES).await?;
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
 }
@@ -332,11 +327,11 @@ pub async fn write_seen(
     responses((status = 200, description = "What is known now.", body = SeenAnswer), RoomRefusals)
 )]
 pub async fn update_cursor(State(api): State<Api>, caller: Caller, sent: Body) -> Result<Response, Refusal> {
-    let project = project_of(&caller);
+    let project = caller.project_named();
     caller.is_known_in(&project).await?;
     let CursorBody { convo_id, cursor, device_id, force } =
         json_body(&api, sent, limits::SEEN_BODY_BYTES).await?;
-    let (visitor, room, ()) = admit(&api, &caller, &project, Action::Read, &convo_id, Ok(())).await?;
+    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &convo_id, Ok(())).await?;
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
 }
 
