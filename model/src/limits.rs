@@ -69,6 +69,10 @@ pub const SEEN_BODY_BYTES: usize = 16 * 1024;
 pub const EVENT_PAYLOAD_BYTES: usize = 16 * 1024;
 /// Events of a room that only those hear who are there, until they have heard them. The oldest go first.
 pub const TYPING_PER_ROOM: usize = 64;
+/// How long they are there at most.
+pub const TYPING_KEPT: Duration = Duration::from_secs(10);
+/// Bytes of encoded events that are kept for the live readers of one room that are behind.
+pub const ROOM_RING_BYTES: usize = 2 * 1024 * 1024;
 /// Rooms of which it is in memory where their next event lies. Those at rest make room for others.
 pub const ACTIVE_ROOMS: usize = 100_000;
 /// Reactions of a room that later ones have made redundant, and that are left out until they are too old to be kept. More

@@ -201,7 +201,7 @@ impl Server {
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
         let lives = stage.lives.clone();
         let keeping = [
-            tokio::spawn(keep_house(sessions.clone(), projects.clone(), clock.clone(), opened.tend)),
+            tokio::spawn(keep_house(sessions.clone(), rooms.clone(), projects.clone(), clock.clone(), opened.tend)),
             tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
             tokio::spawn(sessions.clone().follow()),
             tokio::spawn(clean_up(sessions.clone(), clock.clone())),
@@ -466,17 +466,17 @@ async fn open_gate(
 }
 
 /// Ends what has expired, and lets the store give space back, again and again.
-async fn keep_house(sessions: Sessions, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
+async fn keep_house(sessions: Sessions, rooms: Rooms, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
     let streams = sessions.streams().clone();
     let mut tended = clock.now();
     loop {
-        clear_removed(&streams, &projects).await;
+        clear_removed(&streams, &rooms, &projects).await;
         let next = clock.sleep(SWEEP_INTERVAL);
         tokio::pin!(next);
         loop {
             tokio::select! {
                 () = &mut next => break,
-                () = projects.some_removed() => clear_removed(&streams, &projects).await,
+                () = projects.some_removed() => clear_removed(&streams, &rooms, &projects).await,
             }
         }
         match streams.sweep().await {
@@ -515,8 +515,12 @@ async fn clean_up(sessions: Sessions, clock: Arc<dyn Clock>) {
 }
 
 /// Removes what removed projects had, and frees the ids of those that have nothing left.
-async fn clear_removed(streams: &Streams, projects: &Projects) {
+async fn clear_removed(streams: &Streams, rooms: &Rooms, projects: &Projects) {
     for project in projects.removing() {
+        if let Err(error) = rooms.clear(&project).await {
+            tracing::warn!(%project, %error, "could not remove the rooms of a project; trying again later");
+            continue;
+        }
         let cleared = streams.clear(&project).await;
         let forgotten = match cleared {
             Ok(Cleared::InPart) => continue,

@@ -11,9 +11,9 @@ use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{Access, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
 use tidings_streams::Options;
 
-/// How many of the server's own tasks wait for the clock: its sweeps of streams, of sessions and of rooms, and the one
-/// that asks live readers whether they may go on.
-pub const SLEEPERS: usize = 4;
+/// How many of the server's own tasks wait for the clock: its sweeps of streams, of sessions and of rooms, the one that
+/// writes how far rooms were seen, and the one that asks live readers whether they may go on.
+pub const SLEEPERS: usize = 5;
 
 /// How a server under test is set up.
 #[derive(Clone, Debug, Default)]

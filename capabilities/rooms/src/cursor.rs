@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn the_first_ten_characters_are_the_milliseconds() {
-        let moment = Timestamp::from_millis(1_761_170_400_000);
+        let moment = Timestamp::from_millis(1_469_918_176_385);
         let cursor = Cursor::first_of(moment);
         assert_eq!(cursor.millis(), moment.as_millis());
-        assert_eq!(cursor.to_string(), "01K8722FR00000000000000000");
+        assert_eq!(cursor.to_string(), "01ARYZ6S410000000000000000");
         assert_eq!(Cursor::first_of(Timestamp::from_millis(u64::MAX)).millis(), MILLIS_MAX);
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
-use tidings_engine::log::{Commit, CommitError, Commits, Committed, StoreError};
+use tidings_engine::log::{Commit, CommitError, Committed, StoreError};
 use tidings_engine::{Bus, Chance, Clock, Metrics};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
 
@@ -13,7 +13,7 @@ use crate::seats::Seats;
 use crate::seen::Noted;
 use crate::sweep::Sweeping;
 use crate::visits::Visits;
-use crate::{Change, Declined, RoomError, Store};
+use crate::{Change, Declined, Store};
 
 /// The rooms of a server. Clones are the same rooms.
 #[derive(Clone)]
@@ -106,7 +106,8 @@ impl Rooms {
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
         let epoch = take_over(&*store).await?;
-        let rings = Limits { ring_frames: options.ring, ..Limits::default() };
+        let rings =
+            Limits { ring_frames: options.ring, ring_bytes: limits::ROOM_RING_BYTES, ..Limits::default() };
         Ok(Self {
             inner: Arc::new(Inner {
                 channels: Channels::new(bus.clone(), rings),
