@@ -201,7 +201,13 @@ impl Server {
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
         let lives = stage.lives.clone();
         let keeping = [
-            tokio::spawn(keep_house(sessions.clone(), rooms.clone(), projects.clone(), clock.clone(), opened.tend)),
+            tokio::spawn(keep_house(
+                sessions.clone(),
+                rooms.clone(),
+                projects.clone(),
+                clock.clone(),
+                opened.tend,
+            )),
             tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
             tokio::spawn(sessions.clone().follow()),
             tokio::spawn(clean_up(sessions.clone(), clock.clone())),
