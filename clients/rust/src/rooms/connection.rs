@@ -51,11 +51,15 @@ pub(super) async fn ask(target: &Target, path: &str, mut headers: HeaderMap) -> 
 async fn reach(target: &Target) -> io::Result<Box<dyn Io>> {
     let socket = TcpStream::connect((&*target.host, target.port)).await?;
     socket.set_nodelay(true)?;
-    #[cfg(feature = "tls")]
-    if target.secure {
-        return Ok(Box::new(tls::wrap(target, socket).await?));
+    if target.secure { tls::wrap(target, socket).await } else { Ok(Box::new(socket)) }
+}
+
+/// No target that needs TLS can be made.
+#[cfg(not(feature = "tls"))]
+mod tls {
+    pub(super) async fn wrap(_: &super::Target, _: super::TcpStream) -> std::io::Result<Box<dyn super::Io>> {
+        Err(std::io::Error::other(super::super::BadTarget::Tls))
     }
-    Ok(Box::new(socket))
 }
 
 #[cfg(feature = "tls")]
@@ -66,20 +70,19 @@ mod tls {
     use rustls_platform_verifier::BuilderVerifierExt;
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
-    use tokio_rustls::client::TlsStream;
     use tokio_rustls::rustls::crypto::ring;
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::{ClientConfig, Error};
 
-    use super::Target;
+    use super::{Io, Target};
 
-    pub(super) async fn wrap(target: &Target, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(super) async fn wrap(target: &Target, socket: TcpStream) -> io::Result<Box<dyn Io>> {
         let config = match &target.tls {
             Some(config) => config.clone(),
             None => Arc::new(trusted_by_the_system().map_err(io::Error::other)?),
         };
         let name = ServerName::try_from(target.host.clone()).map_err(io::Error::other)?;
-        TlsConnector::from(config).connect(name, socket).await
+        Ok(Box::new(TlsConnector::from(config).connect(name, socket).await?))
     }
 
     fn trusted_by_the_system() -> Result<ClientConfig, Error> {
