@@ -299,7 +299,8 @@ impl Bench {
                     "| {name} | {connections} | {} | {:.1} KB | {} |",
                     grouped(held.count),
                     held.kilobytes,
-                    beside(&rows, *channel, |held: &Held| held.kilobytes),
+                    // So few that they fit into what the server had anyway take nothing, and not less.
+                    beside(&rows, *channel, |held: &Held| held.kilobytes.max(0.0)),
                 ),
             }
         }
