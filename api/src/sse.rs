@@ -106,7 +106,7 @@ impl Encode for Sse {
 }
 
 /// Bytes as a chunk of HTTP/1.1.
-fn chunk(bytes: &[u8]) -> Bytes {
+pub fn chunk(bytes: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(bytes.len() + 20);
     // Writing to memory does not fail.
     let _ = write!(out, "{:x}\r\n", bytes.len());

@@ -444,7 +444,7 @@ async fn follow(
     let options = api.streams.options();
     let terms = Terms::new(Some(options.sse_duration), options.slow_reader_timeout, pass, clock.now())?
         .counted(api.observe.sse_readers.hold());
-    Ok(carrier.events(headers, subscription, terms, &api.stage))
+    Ok(carrier.events(headers, &[], subscription, terms, &api.stage))
 }
 
 async fn converse(
@@ -463,7 +463,7 @@ async fn converse(
     let slow = api.streams.options().slow_reader_timeout;
     let terms = Terms::new(None, slow, pass, api.streams.clock().now())?
         .counted(api.observe.websocket_readers.hold());
-    carrier.websocket(upgrade, subscription, terms, &api.stage)
+    carrier.websocket(upgrade, Some(subscription), terms, &api.stage)
 }
 
 /// What an append is answered with.

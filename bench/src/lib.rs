@@ -3,6 +3,7 @@
 
 mod audience;
 mod channel;
+mod liveload;
 mod load;
 mod peer;
 mod process;
@@ -15,7 +16,8 @@ mod usage;
 use std::time::{Duration, Instant};
 
 pub use audience::Audience;
-pub use channel::{Channel, Wire};
+pub use channel::{Channel, Wire, status_of};
+pub use liveload::{Held, Liveload};
 pub use load::{Done, Load, Outcome, Work};
 pub use peer::{Peer, Served, Setup};
 pub use process::{Process, Profile, pin_to};

@@ -62,23 +62,33 @@ pub struct ManualClock {
 #[derive(Debug)]
 struct ManualState {
     now: Timestamp,
-    sleepers: BTreeMap<(Timestamp, u64), oneshot::Sender<()>>,
+    elapsed: Duration,
+    /// By when they have waited long enough.
+    sleepers: BTreeMap<(Duration, u64), oneshot::Sender<()>>,
     slept: u64,
 }
 
 impl ManualClock {
     /// A clock that stands at the moment.
     pub fn at(now: Timestamp) -> Self {
-        Self { state: Arc::new(Mutex::new(ManualState { now, sleepers: BTreeMap::new(), slept: 0 })) }
+        let elapsed = now.since(Timestamp::from_millis(0));
+        let state = ManualState { now, elapsed, sleepers: BTreeMap::new(), slept: 0 };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Sets it to another moment, as people set a wall clock: no time passes by that.
+    pub fn set(&self, now: Timestamp) {
+        self.lock().now = now;
     }
 
     /// Moves the clock and wakes those whose moment has come, earliest first.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
-        let now = state.now + by;
-        state.now = now;
+        state.now = state.now + by;
+        state.elapsed += by;
+        let elapsed = state.elapsed;
         while let Some(first) = state.sleepers.first_entry() {
-            if first.key().0 > now {
+            if first.key().0 > elapsed {
                 break;
             }
             // A sleeper that is gone has nothing to hear.
@@ -103,6 +113,10 @@ impl Clock for ManualClock {
         self.lock().now
     }
 
+    fn elapsed(&self) -> Duration {
+        self.lock().elapsed
+    }
+
     fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()> {
         let mut state = self.lock();
         if moment <= state.now {
@@ -110,7 +124,7 @@ impl Clock for ManualClock {
         }
         let (tx, rx) = oneshot::channel();
         state.slept += 1;
-        let key = (moment, state.slept);
+        let key = (state.elapsed + moment.since(state.now), state.slept);
         state.sleepers.insert(key, tx);
         Box::pin(async move {
             // The clock itself is gone only when the test is over.
@@ -137,6 +151,20 @@ mod tests {
         assert_eq!(clock.now(), Timestamp::from_millis(1010));
         drop(late);
         assert_eq!(clock.sleepers(), 0, "a dropped sleeper is forgotten");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_neither_cuts_nor_stretches_a_wait() {
+        let clock = ManualClock::at(Timestamp::from_millis(1000));
+        let mut soon = clock.sleep(Duration::from_millis(10));
+        let before = clock.elapsed();
+        clock.set(Timestamp::from_millis(5000));
+        assert!((&mut soon).now_or_never().is_none());
+        clock.set(Timestamp::from_millis(10));
+        clock.advance(Duration::from_millis(10));
+        assert!((&mut soon).now_or_never().is_some());
+        assert_eq!(clock.now(), Timestamp::from_millis(20));
+        assert_eq!(clock.elapsed(), before + Duration::from_millis(10));
     }
 
     #[test]

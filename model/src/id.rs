@@ -109,9 +109,94 @@ impl fmt::Display for StreamId {
     }
 }
 
+/// A room within its project: any text without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoomId(Arc<str>);
+
+impl RoomId {
+    /// Parses a room id that is already percent-decoded.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        check("room", text, limits::ROOM_ID_BYTES, |c| !c.is_control())?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RoomId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Somebody who may be a member of rooms: any text without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UserId(Arc<str>);
+
+impl UserId {
+    /// Parses a user id.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        check("user", text, limits::MEMBER_ID_BYTES, |c| !c.is_control())?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for UserId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One of the devices of a user: any text without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(Arc<str>);
+
+impl DeviceId {
+    /// Parses a device id.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        check("device", text, limits::DEVICE_ID_BYTES, |c| !c.is_control())?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_rooms_users_and_devices_are_1_to_256_bytes_without_control_characters() {
+        let parses = |text: &str| {
+            let parsed =
+                [RoomId::parse(text).is_ok(), UserId::parse(text).is_ok(), DeviceId::parse(text).is_ok()];
+            assert!(parsed.iter().all(|one| *one == parsed[0]), "{text:?}");
+            parsed[0]
+        };
+        for good in ["a", "did:plc:abc/d", "übung 1", &"x".repeat(256)] {
+            assert!(parses(good), "{good:?}");
+        }
+        for bad in ["", "a\n", "\0", "\u{85}", &"x".repeat(257)] {
+            assert!(!parses(bad), "{bad:?}");
+        }
+    }
 
     #[test]
     fn a_project_id_is_letters_digits_underscore_and_hyphen() {

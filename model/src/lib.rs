@@ -13,7 +13,7 @@ pub mod position;
 pub mod producer;
 pub mod time;
 
-pub use id::{InvalidId, ProjectId, StreamId};
+pub use id::{DeviceId, InvalidId, ProjectId, RoomId, StreamId, UserId};
 pub use pattern::{InvalidPattern, Pattern};
 pub use position::{CommitNumber, Era, LogId, Position};
 pub use producer::{InvalidProducer, Producer, ProducerId};

@@ -48,6 +48,48 @@ pub const ENVELOPE_CHANGES: usize = 16;
 pub const BREAKERS: usize = 100_000;
 /// Bytes of a request that subscribes or unsubscribes.
 pub const SUBSCRIBE_BODY_BYTES: usize = 16 * 1024;
+/// Bytes of a room's id.
+pub const ROOM_ID_BYTES: usize = 256;
+/// Bytes of a user's id in rooms.
+pub const MEMBER_ID_BYTES: usize = 256;
+/// Bytes of the id of one of a user's devices.
+pub const DEVICE_ID_BYTES: usize = 256;
+/// Members of a room.
+pub const MEMBERS_PER_ROOM: usize = 100_000;
+/// Devices of a user of which it is known how far they have seen a room. With one more the one that was silent for the
+/// longest is forgotten.
+pub const DEVICES_PER_MEMBER: usize = 64;
+/// Events of one write to a room.
+pub const EVENTS_PER_WRITE: usize = 1000;
+/// Bytes of a request that changes the members of a room: as many as there may be.
+pub const MEMBERS_BODY_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of a request that tells how far a room was seen.
+pub const SEEN_BODY_BYTES: usize = 16 * 1024;
+/// Bytes of the payload of an event.
+pub const EVENT_PAYLOAD_BYTES: usize = 16 * 1024;
+/// Events of a room that only those hear who are there, until they have heard them. The oldest go first.
+pub const TYPING_PER_ROOM: usize = 64;
+/// How long they are there at most.
+pub const TYPING_KEPT: Duration = Duration::from_secs(10);
+/// Bytes of encoded events that are kept for the live readers of one room that are behind.
+pub const ROOM_RING_BYTES: usize = 2 * 1024 * 1024;
+/// Rooms of which it is in memory where their next event lies. Those at rest make room for others.
+pub const ACTIVE_ROOMS: usize = 100_000;
+/// Reactions of a room that later ones have made redundant, and that are left out until they are too old to be kept. More
+/// stay as they are.
+pub const COLLAPSED_PER_ROOM: usize = 100_000;
+/// Reactions, each by an actor to a message, that are told apart at a time when redundant ones are searched.
+pub const COLLAPSE_KEYS: usize = 250_000;
+/// Events that are searched for the first answer to a request that its producer repeats.
+pub const REPEAT_SEARCH_EVENTS: usize = 1_000_000;
+/// How far somebody has seen a room, noted in memory and not yet written.
+pub const NOTED_SEEN: usize = 100_000;
+/// Live readers that one user has in the rooms of a project.
+pub const ROOM_STREAMS_PER_USER: usize = 50;
+/// Readers of which it is remembered that they were cut off for being slow.
+pub const COOL_DOWNS: usize = 100_000;
+/// Readers that are to be told, when they come again, that what they missed is gone.
+pub const COMPACTED_MARKS: usize = 100_000;
 /// Bytes of a pattern.
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
@@ -118,6 +160,8 @@ pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Bytes of encoded records that are kept for the live readers of one log that are behind.
 pub const RING_BYTES: usize = 256 * 1024;
+/// Encoded appends that are kept for them, however small.
+pub const RING_FRAMES: usize = 64 * 1024;
 /// Bytes of records that a live reader behind the others reads from the log at a time. A single larger record is read whole.
 pub const OWN_READ_BYTES: usize = 32 * 1024;
 /// Bytes of encoded records that are kept for live readers of other sessions who hear the same. Of a single larger append all
@@ -196,11 +240,19 @@ pub enum Limit {
     SourcesPerSession,
     /// [`SUBSCRIBERS_PER_SOURCE`].
     SubscribersPerSource,
+    /// [`MEMBERS_PER_ROOM`], or what the operator has set.
+    MembersPerRoom,
+    /// [`EVENTS_PER_WRITE`].
+    EventsPerWrite,
+    /// [`EVENT_PAYLOAD_BYTES`], or what the operator has set.
+    EventBytes,
+    /// [`ROOM_STREAMS_PER_USER`], or what the operator has set.
+    StreamsPerUser,
 }
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -216,6 +268,10 @@ impl Limit {
         Self::ForkDepth,
         Self::SourcesPerSession,
         Self::SubscribersPerSource,
+        Self::MembersPerRoom,
+        Self::EventsPerWrite,
+        Self::EventBytes,
+        Self::StreamsPerUser,
     ];
 
     /// Its name in metrics.
@@ -236,6 +292,10 @@ impl Limit {
             Self::ForkDepth => "fork_depth",
             Self::SourcesPerSession => "sources_per_session",
             Self::SubscribersPerSource => "subscribers_per_source",
+            Self::MembersPerRoom => "members_per_room",
+            Self::EventsPerWrite => "events_per_write",
+            Self::EventBytes => "event_bytes",
+            Self::StreamsPerUser => "streams_per_user",
         }
     }
 }

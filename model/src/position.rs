@@ -120,6 +120,14 @@ impl Position {
         (CommitNumber((self.0 >> 64) as u64), self.0 as u64)
     }
 
+    /// The position so many further on; none beyond the last.
+    pub const fn further(self, by: u64) -> Option<Self> {
+        match self.0.checked_add(by as u128) {
+            Some(value) => Some(Self(value)),
+            None => None,
+        }
+    }
+
     /// Whether this is the start of a log.
     pub const fn is_zero(self) -> bool {
         self.0 == 0

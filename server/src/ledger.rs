@@ -11,6 +11,8 @@ pub struct Ledger {
     pub streams: tidings_streams::Table,
     /// Of sessions.
     pub sessions: tidings_sessions::Table,
+    /// Of rooms.
+    pub rooms: tidings_rooms::Table,
     /// Of projects.
     pub projects: tidings_auth::Table,
 }
@@ -22,6 +24,8 @@ pub enum Change {
     Streams(tidings_streams::Change),
     /// Of sessions.
     Sessions(tidings_sessions::Change),
+    /// Of rooms.
+    Rooms(tidings_rooms::Change),
     /// Of projects.
     Projects(tidings_auth::Change),
 }
@@ -35,6 +39,9 @@ pub enum Refusal {
     /// Sessions do.
     #[error(transparent)]
     Sessions(tidings_sessions::Declined),
+    /// Rooms do.
+    #[error(transparent)]
+    Rooms(tidings_rooms::Declined),
     /// Projects do.
     #[error(transparent)]
     Projects(tidings_auth::Declined),
@@ -51,6 +58,7 @@ impl Tables for Ledger {
         match change {
             Change::Streams(change) => self.streams.judge(change).map_err(Refusal::Streams),
             Change::Sessions(change) => self.sessions.judge(change).map_err(Refusal::Sessions),
+            Change::Rooms(change) => self.rooms.judge(change).map_err(Refusal::Rooms),
             Change::Projects(change) => self.projects.judge(change).map_err(Refusal::Projects),
         }
     }
@@ -63,6 +71,7 @@ impl Tables for Ledger {
                 self.streams.apply(change);
             }
             Change::Sessions(change) => self.sessions.apply(change),
+            Change::Rooms(change) => self.rooms.apply(change),
             Change::Projects(change) => self.projects.apply(change),
         }
     }
@@ -80,7 +89,7 @@ impl Carries<tidings_streams::Table> for Ledger {
     fn refused(refusal: Refusal) -> Option<tidings_streams::table::Declined> {
         match refusal {
             Refusal::Streams(declined) => Some(declined),
-            Refusal::Sessions(_) | Refusal::Projects(_) => None,
+            Refusal::Sessions(_) | Refusal::Rooms(_) | Refusal::Projects(_) => None,
         }
     }
 }
@@ -101,7 +110,24 @@ impl Carries<tidings_sessions::Table> for Ledger {
         match refusal {
             Refusal::Sessions(declined) => Some(declined),
             Refusal::Streams(declined) => Some(tidings_sessions::Declined::Streams(declined)),
-            Refusal::Projects(_) => None,
+            Refusal::Rooms(_) | Refusal::Projects(_) => None,
+        }
+    }
+}
+
+impl Carries<tidings_rooms::Table> for Ledger {
+    fn part(&self) -> &tidings_rooms::Table {
+        &self.rooms
+    }
+
+    fn wrap(change: tidings_rooms::Change) -> Change {
+        Change::Rooms(change)
+    }
+
+    fn refused(refusal: Refusal) -> Option<tidings_rooms::Declined> {
+        match refusal {
+            Refusal::Rooms(declined) => Some(declined),
+            Refusal::Streams(_) | Refusal::Sessions(_) | Refusal::Projects(_) => None,
         }
     }
 }
@@ -118,7 +144,7 @@ impl Carries<tidings_auth::Table> for Ledger {
     fn refused(refusal: Refusal) -> Option<tidings_auth::Declined> {
         match refusal {
             Refusal::Projects(declined) => Some(declined),
-            Refusal::Streams(_) | Refusal::Sessions(_) => None,
+            Refusal::Streams(_) | Refusal::Sessions(_) | Refusal::Rooms(_) => None,
         }
     }
 }
@@ -127,6 +153,7 @@ impl Carries<tidings_auth::Table> for Ledger {
 const STREAMS: u8 = 1;
 const PROJECTS: u8 = 2;
 const SESSIONS: u8 = 3;
+const ROOMS: u8 = 4;
 
 impl StoredTables for Ledger {
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -139,6 +166,10 @@ impl StoredTables for Ledger {
                 out.byte(SESSIONS);
                 tidings_sessions::Table::encode(change, out);
             }
+            Change::Rooms(change) => {
+                out.byte(ROOMS);
+                tidings_rooms::Table::encode(change, out);
+            }
             Change::Projects(change) => {
                 out.byte(PROJECTS);
                 tidings_auth::Table::encode(change, out);
@@ -150,6 +181,7 @@ impl StoredTables for Ledger {
         match take.byte()? {
             STREAMS => tidings_streams::Table::decode(take).map(Change::Streams),
             SESSIONS => tidings_sessions::Table::decode(take).map(Change::Sessions),
+            ROOMS => tidings_rooms::Table::decode(take).map(Change::Rooms),
             PROJECTS => tidings_auth::Table::decode(take).map(Change::Projects),
             _ => Err(Garbled),
         }
@@ -158,13 +190,16 @@ impl StoredTables for Ledger {
     fn dump(&self) -> Vec<Change> {
         let streams = self.streams.dump().into_iter().map(Change::Streams);
         let sessions = StoredTables::dump(&self.sessions).into_iter().map(Change::Sessions);
-        streams.chain(sessions).chain(self.projects.dump().into_iter().map(Change::Projects)).collect()
+        let rooms = self.rooms.dump().into_iter().map(Change::Rooms);
+        let projects = self.projects.dump().into_iter().map(Change::Projects);
+        streams.chain(sessions).chain(rooms).chain(projects).collect()
     }
 
     fn is_only_judged(change: &Change) -> bool {
         match change {
             Change::Streams(change) => tidings_streams::Table::is_only_judged(change),
             Change::Sessions(change) => tidings_sessions::Table::is_only_judged(change),
+            Change::Rooms(change) => tidings_rooms::Table::is_only_judged(change),
             Change::Projects(change) => tidings_auth::Table::is_only_judged(change),
         }
     }
@@ -176,6 +211,7 @@ impl StoredTables for Ledger {
                 tidings_embedded::ended(change, subject);
             }
             Change::Sessions(change) => self.sessions.subjects(change, subject),
+            Change::Rooms(change) => self.rooms.subjects(change, subject),
             Change::Projects(change) => self.projects.subjects(change, subject),
         }
     }

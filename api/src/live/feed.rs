@@ -4,47 +4,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidings_auth::{Denied, Pass};
 use tidings_engine::deliver::{Step, Subscription};
-use tidings_engine::metrics::Held;
 use tidings_model::{Timestamp, limits};
 
+use super::manner::{LastWord, Reply};
 use super::outbox::Outbox;
-use crate::websocket::{self, Close, Code, Event, Tick};
+use super::terms::Terms;
+use crate::sse::chunk;
+use crate::websocket::{self, Close, Code, Event, Opcode, Tick, frame};
 
 /// Bytes that are taken from a subscription at a time.
 const ROOM: usize = 32 * 1024;
-
-/// On which terms a feed lasts.
-pub struct Terms {
-    /// When the client is asked to come again.
-    lasts: Option<Duration>,
-    /// When it began.
-    began: Timestamp,
-    /// How long it may take nothing of what waits for it.
-    slow: Duration,
-    /// What lets the client in, for as long as it holds.
-    pass: Pass,
-    /// Counts the reader.
-    _counted: Option<Held>,
-}
-
-impl Terms {
-    /// Terms for somebody whose pass holds; from now on it is watched.
-    pub fn new(lasts: Option<Duration>, slow: Duration, pass: Pass, now: Timestamp) -> Result<Self, Denied> {
-        if pass.holds(now) {
-            Ok(Self { lasts, began: now, slow, pass, _counted: None })
-        } else {
-            Err(Denied::Revoked)
-        }
-    }
-
-    /// The same for a reader that is counted as long as it is fed.
-    #[must_use]
-    pub fn counted(self, counted: Held) -> Self {
-        Self { _counted: Some(counted), ..self }
-    }
-}
 
 /// Why a feed ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,23 +31,27 @@ pub enum End {
     Draining,
     /// The client took nothing for too long.
     Slow,
-    /// The client said something where nothing is heard.
-    Spoken,
+    /// It does not belong any more to those who may hear this.
+    Expelled,
     /// The client closed, or broke the rules so that it had to be closed.
     Left,
 }
 
 impl End {
+    /// Whether what was taken and not begun is not sent: it waits for one who cannot have it, or may not.
+    fn is_abrupt(self) -> bool {
+        matches!(self, Self::Slow | Self::Revoked | Self::Expelled)
+    }
+
     /// What a WebSocket is told.
-    fn close(self) -> Close {
+    pub fn close(self) -> Close {
         match self {
             Self::Complete => Close::new(Code::NORMAL, "closed"),
             Self::Lost => Close::new(Code::GOING_AWAY, "gone"),
             Self::TimeOver => Close::new(Code::GOING_AWAY, "come-again"),
-            Self::Revoked => Close::new(Code::POLICY_VIOLATION, "access-ended"),
+            Self::Revoked | Self::Expelled => Close::new(Code::POLICY_VIOLATION, "access-ended"),
             Self::Draining => Close::new(Code::SERVICE_RESTART, "server-restart"),
             Self::Slow => Close::new(Code::POLICY_VIOLATION, "slow-consumer"),
-            Self::Spoken => Close::new(Code::UNSUPPORTED_DATA, "nothing is read from this socket"),
             Self::Left => Close::new(Code::NORMAL, ""),
         }
     }
@@ -102,8 +76,14 @@ pub struct Feed {
     /// Since when the client has taken nothing though something waits for it.
     stuck_since: Option<Timestamp>,
     ended: Option<(End, Timestamp)>,
+    /// It is not known yet what the client is to hear.
+    waiting: bool,
+    /// The client has had all there was.
+    caught_up: bool,
     /// Something was sent since it was last asked.
     moved: bool,
+    /// When it was last asked and something had been sent.
+    last_sent: Timestamp,
     /// There is nobody to send anything to.
     gone: bool,
     /// The connection knows that nothing more comes.
@@ -122,15 +102,20 @@ pub enum Ask {
 }
 
 impl Feed {
-    /// Feeds what a subscription gives.
-    pub fn new(subscription: Subscription, wire: Wire, terms: Terms) -> Self {
+    /// Feeds what a subscription gives. Without one, the client and the terms decide what to begin with.
+    pub fn new(subscription: Option<Subscription>, wire: Wire, terms: Terms) -> Self {
+        let waiting = subscription.is_none();
+        let outbox = Outbox::at(subscription.as_ref().map(Subscription::position).unwrap_or_default());
         Self {
-            subscription: Some(subscription),
-            outbox: Outbox::default(),
+            subscription,
+            outbox,
             wire,
+            last_sent: terms.began,
             terms,
             stuck_since: None,
             ended: None,
+            waiting,
+            caught_up: false,
             moved: false,
             gone: false,
             hung_up: false,
@@ -139,7 +124,21 @@ impl Feed {
 
     /// Puts bytes before everything else: the head of the answer.
     pub fn begin_with(&mut self, head: Bytes) {
-        self.outbox.push(head);
+        self.outbox.push_front(head);
+    }
+
+    /// Says something that is no frame.
+    pub fn say(&mut self, words: &[u8]) {
+        self.outbox.push(match &self.wire {
+            Wire::Plain => Bytes::copy_from_slice(words),
+            Wire::Chunked => chunk(words),
+            Wire::WebSocket(_) => frame::frame(Opcode::Text, words),
+        });
+    }
+
+    /// Until when the client may say where to begin, if it may.
+    pub fn begins_at(&self) -> Option<Timestamp> {
+        self.terms.manner.begins_at().filter(|_| self.waiting)
     }
 
     /// What is to be sent; taken from the subscription if it is empty. Ready with an empty outbox means that all is said.
@@ -147,19 +146,30 @@ impl Feed {
         if self.outbox.is_empty() {
             self.take_owed();
         }
-        if self.outbox.is_empty()
+        while self.outbox.is_empty()
             && let Some(subscription) = &mut self.subscription
         {
+            if !self.terms.manner.may_hear() {
+                self.end(End::Expelled, now());
+                break;
+            }
             let outbox = &mut self.outbox;
-            let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push(frame.bytes.clone()));
+            let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push_frame(frame));
             match step {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending if self.caught_up => return Poll::Pending,
+                Poll::Pending => {
+                    self.caught_up = true;
+                    if let Some(words) = self.terms.manner.caught_up(self.outbox.reaches(), now()) {
+                        self.say(&words);
+                    }
+                }
+                // Perhaps without a byte, for one who hears only some of them.
                 Poll::Ready(Step::Frames) => {}
                 Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
                 Poll::Ready(Step::Lost) => self.end(End::Lost, now()),
             }
         }
-        Poll::Ready(&mut self.outbox)
+        if self.waiting && self.outbox.is_empty() { Poll::Pending } else { Poll::Ready(&mut self.outbox) }
     }
 
     /// Takes what a WebSocket owes its peer: pongs, pings, a close.
@@ -173,19 +183,47 @@ impl Feed {
 
     /// The client said something.
     pub fn heard(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
-        let Wire::WebSocket(socket) = &mut self.wire else { return Ask::Nothing };
-        let mut end = None;
-        while let Some(event) = socket.feed(&mut bytes, now) {
+        while let Wire::WebSocket(socket) = &mut self.wire
+            && let Some(event) = socket.feed(&mut bytes, now)
+        {
             match event {
                 Event::Ping(_) | Event::Pong(_) => {}
-                Event::Text(_) | Event::Binary(_) => end = end.or(Some(End::Spoken)),
-                Event::Closed(_) | Event::Failed(_) => end = Some(End::Left),
+                Event::Closed(_) | Event::Failed(_) => self.end(End::Left, now),
+                // What is said after the end is not heard.
+                Event::Text(_) | Event::Binary(_) if self.ended.is_some() => {}
+                Event::Text(text) => {
+                    let reply = self.terms.manner.heard(text.as_str(), now);
+                    self.reply(reply, now);
+                }
+                Event::Binary(_) => {
+                    self.reply(
+                        Reply::Close(Close::new(
+                            Code::UNSUPPORTED_DATA,
+                            "bytes are not read from this socket",
+                        )),
+                        now,
+                    );
+                }
             }
         }
-        if let Some(end) = end {
-            self.end(end, now);
+        if matches!(self.wire, Wire::WebSocket(_)) { Ask::Send } else { Ask::Nothing }
+    }
+
+    fn reply(&mut self, reply: Reply, now: Timestamp) {
+        match reply {
+            Reply::Nothing => {}
+            Reply::Say(words) => self.say(&words),
+            Reply::Begin(words, subscription) => {
+                self.waiting = false;
+                self.outbox.pass(subscription.position());
+                words.iter().for_each(|words| self.say(words));
+                self.subscription = Some(subscription);
+            }
+            Reply::Close(close) => {
+                self.subscription = None;
+                self.finish(End::Left, LastWord { event: None, message: None, close }, now);
+            }
         }
-        Ask::Send
     }
 
     /// Something was sent.
@@ -210,23 +248,30 @@ impl Feed {
         if self.ended.is_some() {
             return;
         }
-        self.ended = Some((end, now));
-        self.subscription = None;
-        if matches!(end, End::Slow | End::Revoked) {
-            // What was taken and not begun waits for one who cannot have it, or may not.
+        let lag = self.subscription.take().and_then(|subscription| subscription.lag());
+        if end.is_abrupt() {
             self.outbox.keep_begun();
         }
-        // A comment: whoever reads on after all learns why it ends, and resumes where it was.
-        let slow = end == End::Slow;
+        let last_word = self.terms.manner.last_word(end, self.outbox.reaches(), lag, now);
+        self.finish(end, last_word, now);
+    }
+
+    fn finish(&mut self, end: End, last_word: LastWord, now: Timestamp) {
+        self.ended = Some((end, now));
+        self.waiting = false;
+        let words = match &self.wire {
+            Wire::Plain | Wire::Chunked => last_word.event,
+            Wire::WebSocket(_) => last_word.message,
+        };
+        // A peer that has closed hears nothing more.
+        if let Some(words) = words.filter(|_| end != End::Left) {
+            self.say(&words);
+        }
         match &mut self.wire {
-            Wire::Plain if slow => self.outbox.push(Bytes::from_static(b": slow-consumer\n\n")),
             Wire::Plain => {}
-            Wire::Chunked if slow => {
-                self.outbox.push(Bytes::from_static(b"11\r\n: slow-consumer\n\n\r\n0\r\n\r\n"));
-            }
             Wire::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
             // If the peer closed first, its own answer is owed already, and this adds nothing.
-            Wire::WebSocket(socket) => socket.close(&end.close(), now),
+            Wire::WebSocket(socket) => socket.close(&last_word.close, now),
         }
         self.take_owed();
     }
@@ -246,18 +291,21 @@ impl Feed {
         if let Some((end, since)) = &mut self.ended {
             let patience = match end {
                 // Who may not hear anything any more is not waited for.
-                End::Revoked => limits::REVOKED_TIMEOUT,
+                End::Revoked | End::Expelled => limits::REVOKED_TIMEOUT,
                 _ => limits::LAST_WORD_TIMEOUT,
             };
             // Whoever takes what is left may take its time.
-            *since = if moved && *end != End::Revoked { now } else { now.min(*since) };
+            *since =
+                if moved && !matches!(end, End::Revoked | End::Expelled) { now } else { now.min(*since) };
             return if now.since(*since) >= patience { Ask::Cut } else { Ask::Nothing };
         }
         if let Some(since) = &mut self.stuck_since {
             *since = now.min(*since);
         }
         self.terms.began = now.min(self.terms.began);
-        if self.stuck_since.is_some_and(|since| now.since(since) >= self.terms.slow) {
+        let stuck = self.stuck_since.map(|since| now.since(since));
+        let lag = self.subscription.as_ref().and_then(Subscription::lag);
+        if self.terms.bounds.exceeded(stuck, lag) {
             self.end(End::Slow, now);
             return Ask::Send;
         }
@@ -265,16 +313,37 @@ impl Feed {
             self.end(End::Revoked, now);
             return Ask::Send;
         }
+        if !self.terms.manner.may_hear() {
+            self.end(End::Expelled, now);
+            return Ask::Send;
+        }
+        if self.begins_at().is_some_and(|at| now >= at) {
+            let reply = self.terms.manner.begin(now);
+            self.reply(reply, now);
+            return Ask::Send;
+        }
         if self.terms.lasts.is_some_and(|lasts| now.since(self.terms.began) >= lasts) {
             self.end(End::TimeOver, now);
             return Ask::Send;
         }
+        self.last_sent = if moved { now } else { now.min(self.last_sent) };
         match &mut self.wire {
-            Wire::Plain | Wire::Chunked => Ask::Nothing,
+            Wire::Plain | Wire::Chunked => self.beat(now),
             Wire::WebSocket(socket) => match socket.tick(now) {
                 Tick::Wait(_) => Ask::Send,
                 Tick::Over(_) => Ask::Cut,
             },
         }
+    }
+    /// Says something to a client that has not heard anything for a while, unless something waits for it.
+    fn beat(&mut self, now: Timestamp) -> Ask {
+        let due = self.terms.heartbeat.is_some_and(|every| now.since(self.last_sent) >= every);
+        if !due || !self.outbox.is_empty() || self.stuck_since.is_some() {
+            return Ask::Nothing;
+        }
+        let Some(words) = self.terms.manner.heartbeat(self.outbox.reaches()) else { return Ask::Nothing };
+        self.last_sent = now;
+        self.say(&words);
+        Ask::Send
     }
 }

@@ -1,5 +1,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use tidings_engine::Clock;
 use tidings_model::Timestamp;
 
 use crate::encoded::Encoded;
@@ -49,6 +50,18 @@ impl Lives {
     /// What was written for one of them and others may hear as well.
     pub(crate) fn encoded(&self) -> &Arc<Encoded> {
         &self.encoded
+    }
+
+    /// Asks one at a moment that is not to be missed by the time between two sweeps.
+    pub(super) fn remind(life: &Arc<impl Life + 'static>, at: Timestamp, clock: Arc<dyn Clock>) {
+        let life = Arc::downgrade(life);
+        // Ends by itself.
+        tokio::spawn(async move {
+            clock.sleep_until(at).await;
+            if let Some(life) = life.upgrade() {
+                life.tick(clock.now());
+            }
+        });
     }
 
     /// Asks all.

@@ -13,8 +13,10 @@ mod body;
 mod conduit;
 mod feed;
 mod lives;
+mod manner;
 mod outbox;
 mod socket;
+mod terms;
 mod upgraded;
 
 use std::sync::{Arc, Mutex};
@@ -30,16 +32,29 @@ use tidings_engine::deliver::Subscription;
 use tidings_model::limits;
 
 use crate::error::ApiError;
-use crate::websocket::{Connection, Limits, Patience, Upgrade};
+use crate::rooms;
+use crate::websocket::{Connection, Limits, Upgrade};
 
 pub use conduit::Conduit;
-pub use feed::{Feed, Terms, Wire};
+pub use feed::{End, Feed, Wire};
 pub use lives::Lives;
+pub use manner::{LastWord, Manner, Reply};
 pub use socket::Socket;
+pub use terms::Terms;
 
 /// Put into a request by whoever can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawSocket;
+
+/// Whether the answer to a `GET` of this path and query stays, if it is not refused.
+pub fn stays(path: &str) -> bool {
+    match path.split_once('?') {
+        Some((path, query)) => {
+            query.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket") || rooms::stays(path)
+        }
+        None => rooms::stays(path),
+    }
+}
 
 /// A feed in an answer, for whoever has the socket.
 #[derive(Clone)]
@@ -86,40 +101,48 @@ impl Carrier {
         }
     }
 
-    /// An answer with a head and events, encoded with the framing of this carrier.
+    /// An answer with a head, some first events and those of a subscription, encoded with the framing of this carrier.
     pub fn events(
         self,
         head: HeaderMap,
+        first: &[u8],
         subscription: Subscription,
         terms: Terms,
         stage: &Stage,
     ) -> Response {
+        let wire = match &self {
+            Self::Socket => Wire::Chunked,
+            Self::Hyper(..) => Wire::Plain,
+        };
+        let mut feed = Feed::new(Some(subscription), wire, terms);
+        if !first.is_empty() {
+            feed.say(first);
+        }
         match self {
-            Self::Socket => hand_over(head.into_response(), Feed::new(subscription, Wire::Chunked, terms)),
+            Self::Socket => hand_over(head.into_response(), feed),
             Self::Hyper(conduit, _) => {
-                let feed = Feed::new(subscription, Wire::Plain, terms);
                 let body = body::LiveBody::new(feed, stage.clock.clone(), conduit, &stage.lives);
                 (head, Body::new(body)).into_response()
             }
         }
     }
 
-    /// An answer that becomes a WebSocket.
+    /// An answer that becomes a WebSocket. Without a subscription, its manner decides what it begins with.
     pub fn websocket(
         self,
         upgrade: Upgrade,
-        subscription: Subscription,
+        subscription: Option<Subscription>,
         terms: Terms,
         stage: &Stage,
     ) -> Result<Response, ApiError> {
-        // Nothing is heard here, so little of it is kept.
+        // Little is heard here, so little of it is kept.
         let limits = Limits {
             frame_bytes: limits::UNHEARD_MESSAGE_BYTES,
             message_bytes: limits::UNHEARD_MESSAGE_BYTES,
             message_time: limits::UNHEARD_MESSAGE_TIMEOUT,
             ..Limits::default()
         };
-        let socket = Connection::new(limits, Patience::default(), stage.clock.now());
+        let socket = Connection::new(limits, terms.patience, stage.clock.now());
         let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), terms);
         let (conduit, upgrading) = match self {
             Self::Socket => return Ok(hand_over(upgrade.into_response(), feed)),

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use tidings_engine::deliver::Pieces;
+use tidings_engine::deliver::{Frame, Pieces};
+use tidings_model::Position;
 
 /// Pieces in one write; more go with the next one.
 pub const PIECES: usize = 64;
@@ -15,29 +16,70 @@ const IDLE_FRAMES: usize = 4;
 /// What is to be sent, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    frames: VecDeque<Pieces>,
-    /// How much of the first frame was sent before.
+    waiting: VecDeque<Waiting>,
+    /// How much of the first was sent before.
     sent_of_first: usize,
+    /// Where whoever has got all that was sent can resume.
+    reached: Position,
+}
+
+/// What goes whole, once it was begun.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Pieces,
+    /// Where whoever has got it can resume.
+    reaches: Position,
 }
 
 impl Outbox {
-    /// Adds a frame at the end. One that was begun is sent whole.
-    pub fn push(&mut self, frame: impl Into<Pieces>) {
-        let frame = frame.into();
-        if !frame.is_empty() {
-            self.frames.push_back(frame);
+    /// An empty one, for somebody who has got all up to a position.
+    pub fn at(reached: Position) -> Self {
+        Self { reached, ..Self::default() }
+    }
+
+    /// Adds something at the end.
+    pub fn push(&mut self, bytes: impl Into<Pieces>) {
+        let (bytes, reaches) = (bytes.into(), self.reaches());
+        if !bytes.is_empty() {
+            self.waiting.push_back(Waiting { bytes, reaches });
         }
+    }
+
+    /// Adds something before all others.
+    pub fn push_front(&mut self, bytes: Bytes) {
+        self.waiting.push_front(Waiting { bytes: bytes.into(), reaches: self.reached });
+    }
+
+    /// Adds a frame at the end.
+    pub fn push_frame(&mut self, frame: &Frame) {
+        self.push(frame.bytes.clone());
+        self.pass(frame.next);
+    }
+
+    /// Whoever gets all that is here has got all up to a position.
+    pub fn pass(&mut self, position: Position) {
+        match self.waiting.back_mut() {
+            Some(last) => last.reaches = position,
+            None => self.reached = position,
+        }
+    }
+
+    /// Where whoever gets all that is here can resume.
+    pub fn reaches(&self) -> Position {
+        self.waiting.back().map_or(self.reached, |last| last.reaches)
     }
 
     /// Whether all was sent.
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.waiting.is_empty()
     }
 
     /// The next piece, if there is no other.
     pub fn only(&self) -> Option<&[u8]> {
-        match self.frames.front() {
-            Some(Pieces::One(piece)) if self.frames.len() == 1 => Some(&piece[self.sent_of_first..]),
+        match self.waiting.front() {
+            Some(Waiting { bytes: Pieces::One(piece), .. }) if self.waiting.len() == 1 => {
+                Some(&piece[self.sent_of_first..])
+            }
             _ => None,
         }
     }
@@ -45,8 +87,8 @@ impl Outbox {
     /// Fills in the next pieces, as many as there is room for.
     pub fn fill<'a, 'b>(&'a self, room: &'b mut [IoSlice<'a>; PIECES]) -> &'b [IoSlice<'a>] {
         let (mut count, mut sent) = (0, self.sent_of_first);
-        'full: for frame in &self.frames {
-            for piece in frame.as_slice() {
+        'full: for waiting in &self.waiting {
+            for piece in waiting.bytes.as_slice() {
                 if count == PIECES {
                     break 'full;
                 }
@@ -64,23 +106,25 @@ impl Outbox {
     /// Takes away what was sent.
     pub fn advance(&mut self, sent: usize) {
         let mut sent = self.sent_of_first + sent;
-        while let Some(bytes) = self.frames.front().map(Pieces::len) {
+        while let Some(first) = self.waiting.front() {
+            let bytes = first.bytes.len();
             if sent < bytes {
                 self.sent_of_first = sent;
                 return;
             }
             sent -= bytes;
-            self.frames.pop_front();
+            self.reached = first.reaches;
+            self.waiting.pop_front();
         }
         self.sent_of_first = 0;
         // What is idle takes little memory, and what goes on needs none anew.
-        self.frames.shrink_to(IDLE_FRAMES);
+        self.waiting.shrink_to(IDLE_FRAMES);
     }
 
     /// Takes the next piece out, or what is left of it.
     pub fn pop(&mut self) -> Option<Bytes> {
         let mut sent = self.sent_of_first;
-        let left = self.frames.front()?.as_slice().iter().find_map(|piece| {
+        let left = self.waiting.front()?.bytes.as_slice().iter().find_map(|piece| {
             let before = sent.min(piece.len());
             sent -= before;
             (before < piece.len()).then(|| piece.slice(before..))
@@ -89,9 +133,9 @@ impl Outbox {
         left
     }
 
-    /// Gives up all but a frame that was begun: its reader would not understand what follows.
+    /// Gives up all but what was begun: its reader would not understand what follows.
     pub fn keep_begun(&mut self) {
-        self.frames.truncate(usize::from(self.sent_of_first > 0));
+        self.waiting.truncate(usize::from(self.sent_of_first > 0));
     }
 }
 

@@ -44,6 +44,7 @@ pub struct Socket {
 impl Socket {
     /// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
     pub async fn serve(stream: TcpStream, feed: Feed, clock: Arc<dyn Clock>, lives: &Lives) {
+        let begins_at = feed.begins_at();
         let socket = Arc::new(Self {
             stream,
             clock,
@@ -56,6 +57,9 @@ impl Socket {
         let serving = Serving(socket.clone());
         // Before anybody can end it: the head of the answer comes first.
         socket.send();
+        if let Some(at) = begins_at {
+            Lives::remind(&socket, at, socket.clock.clone());
+        }
         lives.enter(socket);
         serving.await;
     }

@@ -33,7 +33,11 @@ pub async fn serve(
     lives: &Lives,
 ) {
     let over = AtomicBool::new(false);
+    let begins_at = feed.begins_at();
     let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
+    if let Some(at) = begins_at {
+        Lives::remind(&shared, at, shared.clock.clone());
+    }
     lives.enter(shared.clone());
     let serving = Serving(shared);
     // However it ends, it has ended.

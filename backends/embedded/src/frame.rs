@@ -141,7 +141,10 @@ impl Frame {
 
 fn append_to(out: &mut Vec<u8>, append: &Append, positions: &[Position]) {
     let Conditions { producer, order, tail: _ } = &append.conditions;
-    let given = matches!(append.positions, Positions::Given(_));
+    let given = match append.positions {
+        Positions::ByStore => false,
+        Positions::Given(_) | Positions::AtLeast(_) => true,
+    };
     let mut flags = if given { GIVEN } else { 0 };
     flags |= if append.then == Then::Close { CLOSES } else { 0 };
     flags |= if producer.is_some() { PRODUCER } else { 0 };

@@ -26,6 +26,7 @@ pub mod log_map;
 mod measure;
 mod merge;
 mod projects;
+mod rooms;
 pub mod segment;
 pub mod segment_writer;
 mod sessions;

@@ -61,6 +61,7 @@ impl Streams {
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
         let limits = Limits {
             ring_bytes: options.slow_reader_bytes,
+            ring_frames: limits::RING_FRAMES,
             read_bytes: options.read_chunk_bytes,
             own_bytes: limits::OWN_READ_BYTES.min(options.read_chunk_bytes),
         };

@@ -34,6 +34,8 @@ pub(super) struct State {
     first: u64,
     ring: VecDeque<Frame>,
     bytes: usize,
+    /// Records that were ever in the ring.
+    pub(super) told: u64,
     /// Nothing more will come.
     pub(super) ended: Option<End>,
     /// The pump is about to wake everybody and to look then what is still needed.
@@ -59,6 +61,8 @@ struct Reader {
     waker: Option<Waker>,
     /// The number of its next frame, when it reads from the ring.
     next: Option<u64>,
+    /// The last it has taken.
+    after: Position,
 }
 
 impl Channel {
@@ -120,14 +124,15 @@ impl Wake for Look {
 }
 
 impl State {
-    pub(super) fn enter(&mut self) -> usize {
+    pub(super) fn enter(&mut self, after: Position) -> usize {
+        let reader = Reader { after, ..Reader::default() };
         match self.vacant.pop() {
             Some(slot) => {
-                self.readers[slot] = Some(Reader::default());
+                self.readers[slot] = Some(reader);
                 slot
             }
             None => {
-                self.readers.push(Some(Reader::default()));
+                self.readers.push(Some(reader));
                 self.readers.len() - 1
             }
         }
@@ -168,9 +173,10 @@ impl State {
         }
     }
 
-    /// Notes where a reader is in the ring; none when it reads the log.
-    pub(super) fn note(&mut self, slot: usize, next: Option<u64>) {
+    /// Notes where a reader is: after which position, and before which frame of the ring unless it reads the log.
+    pub(super) fn note(&mut self, slot: usize, after: Position, next: Option<u64>) {
         let Some(reader) = &mut self.readers[slot] else { return };
+        reader.after = after;
         let before = std::mem::replace(&mut reader.next, next);
         // It may have been the last that needed the oldest frames.
         if before == Some(self.first) && !self.waking {
@@ -192,21 +198,34 @@ impl State {
         Some(self.ring.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)))
     }
 
+    /// How many records had been told before the frame of this number.
+    pub(super) fn told_before(&self, next: u64) -> u64 {
+        let ahead = self.frames(next).into_iter().flatten().map(|frame| frame.records as u64);
+        self.told - ahead.sum::<u64>()
+    }
+
+    /// The position of the reader that is furthest behind.
+    pub(super) fn furthest_behind(&self) -> Option<Position> {
+        self.readers.iter().flatten().map(|reader| reader.after).min()
+    }
+
     /// The number that the next frame will have.
     pub(super) fn end(&self) -> u64 {
         self.first + self.ring.len() as u64
     }
 
-    pub(super) fn push(&mut self, frame: Frame, ring_bytes: usize) {
+    pub(super) fn push(&mut self, frame: Frame, limits: &Limits) {
         self.head = frame.next;
         self.waking = true;
         if frame.closed {
             self.ended = Some(End::Closed);
         }
         self.bytes += frame.bytes.len();
+        self.told += frame.records as u64;
         self.ring.push_back(frame);
         // The newest stays, however large it is: most readers are about to take it.
-        while self.bytes > ring_bytes && self.ring.len() > 1 {
+        while (self.bytes > limits.ring_bytes || self.ring.len() > limits.ring_frames) && self.ring.len() > 1
+        {
             self.drop_first();
         }
     }

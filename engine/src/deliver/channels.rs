@@ -15,6 +15,8 @@ use crate::Bus;
 pub struct Limits {
     /// Bytes of frames that a channel keeps for readers that are behind. Whoever is further behind reads the log.
     pub ring_bytes: usize,
+    /// Frames that it keeps at most, however small.
+    pub ring_frames: usize,
     /// Bytes of records that are read from the log at a time, to be shared by all.
     pub read_bytes: usize,
     /// Bytes of records that one reader reads from the log at a time for itself. It may take them as slowly as it is let.
@@ -25,6 +27,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             ring_bytes: limits::RING_BYTES,
+            ring_frames: limits::RING_FRAMES,
             read_bytes: limits::READ_CHUNK_BYTES,
             own_bytes: limits::OWN_READ_BYTES,
         }
@@ -102,6 +105,15 @@ impl Channels {
             None => return 0,
         };
         channels.iter().map(|channel| channel.readers()).sum()
+    }
+
+    /// Where the reader of a log is that is furthest behind; none when nobody listens.
+    pub fn furthest_behind(&self, log: LogId) -> Option<Position> {
+        let channels: Vec<_> = {
+            let logs = self.registry.lock();
+            logs.get(&log)?.iter().filter_map(|(_, channel)| channel.upgrade()).collect()
+        };
+        channels.iter().filter_map(|channel| channel.lock().furthest_behind()).min()
     }
 
     /// Where the channels of all logs that somebody listens to come from; of each log one.

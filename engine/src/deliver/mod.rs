@@ -20,7 +20,7 @@ mod pump;
 mod subscription;
 
 use futures_util::future::BoxFuture;
-use tidings_model::Position;
+use tidings_model::{CommitNumber, Position};
 
 use crate::log::{Page, Record, Span};
 
@@ -33,6 +33,12 @@ pub use subscription::{Step, Subscription};
 pub trait Source: Send + Sync + 'static {
     /// Records in order, and the status of the log in which new ones come.
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>>;
+
+    /// What is new, for all who listen now: what [`Source::read`] gives, and between it what only those hear who are
+    /// there. Such a record has no commit, and the status tells the last of all as the tail.
+    fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
+        self.read(span)
+    }
 
     /// Called now and then while somebody listens, so that what would go when nobody does can stay.
     fn keep(&self) -> BoxFuture<'_, ()> {
@@ -77,7 +83,7 @@ pub struct Frame {
     pub after: Position,
     /// Where it is then.
     pub next: Position,
-    /// How many records are in it.
+    /// How many records are in it that a commit has made.
     pub records: usize,
     /// Whether that was the tail.
     pub up_to_date: bool,
@@ -93,7 +99,7 @@ impl Frame {
             bytes: encode.encode(batch, stamp),
             after,
             next: batch.next,
-            records: batch.records.len(),
+            records: batch.records.iter().filter(|record| record.commit != CommitNumber::ZERO).count(),
             up_to_date: batch.up_to_date,
             closed: batch.closed,
             stamp,

@@ -94,7 +94,7 @@ async fn advance(channel: &Arc<Channel>) {
             state.head
         };
         let span = Span { bytes: channel.limits.read_bytes, ..Span::after(head) };
-        let read = channel.source.read(span).await;
+        let read = channel.source.fresh(span).await;
         let mut more = false;
         let wakers = match read {
             Err(lost) => channel.lock().lose(lost),
@@ -106,7 +106,7 @@ async fn advance(channel: &Arc<Channel>) {
                 }
                 let mut state = channel.lock();
                 for frame in frames {
-                    state.push(frame, channel.limits.ring_bytes);
+                    state.push(frame, &channel.limits);
                 }
                 state.wakers()
             }

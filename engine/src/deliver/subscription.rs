@@ -18,6 +18,10 @@ pub struct Subscription {
     /// It is not shown a lower stamp than this.
     stamp: u64,
     place: Place,
+    /// How many records the channel had told before this reader's next one, once it has reached the ring.
+    heard: Option<u64>,
+    /// Whether it has ever had all there was.
+    caught_up: bool,
     /// The first frame is given also when there is nothing new: it tells where the reader is.
     greeted: bool,
     over: Option<Step>,
@@ -47,8 +51,20 @@ pub enum Step {
 
 impl Subscription {
     pub(super) fn new(channel: Arc<Channel>, after: Position, stamp: u64) -> Self {
-        let slot = channel.lock().enter();
-        Self { channel, slot, after, stamp, place: Place::Log, greeted: false, over: None }
+        let slot = channel.lock().enter(after);
+        let place = Place::Log;
+        Self { channel, slot, after, stamp, place, heard: None, caught_up: false, greeted: false, over: None }
+    }
+
+    /// The last it has heard.
+    pub fn position(&self) -> Position {
+        self.after
+    }
+
+    /// How many records it has not heard yet; none until it has once had all there was.
+    pub fn lag(&self) -> Option<u64> {
+        let heard = self.heard.filter(|_| self.caught_up)?;
+        Some(self.channel.lock().told.saturating_sub(heard))
     }
 
     /// Gives the next frames to `take`, until they have at least so many bytes. Pending when there is nothing new; the
@@ -114,34 +130,36 @@ impl Subscription {
         room: usize,
         take: &mut impl FnMut(&Frame),
     ) -> Poll<Option<Step>> {
-        let Self { channel, slot, after, stamp, place, over, .. } = self;
+        let Self { channel, slot, after, stamp, place, heard, caught_up, over, .. } = self;
         let mut state = channel.lock();
         let Some(frames) = state.frames(next) else {
             // It was so slow that the ring has gone on without it.
-            state.note(*slot, None);
+            state.note(*slot, *after, None);
             *place = Place::Log;
             return Poll::Ready(None);
         };
-        let (mut taken, mut bytes, mut closed) = (0, 0, false);
+        let (mut taken, mut bytes, mut records, mut closed) = (0, 0, 0, false);
         for frame in frames.take_while(|frame| frame.stamp >= *stamp) {
             if bytes >= room && taken > 0 {
                 break;
             }
             taken += 1;
             bytes += frame.bytes.len();
+            records += frame.records as u64;
             closed = frame.closed;
             *after = frame.next;
             take(frame);
         }
         if taken > 0 {
-            state.note(*slot, Some(next + taken));
+            state.note(*slot, *after, Some(next + taken));
+            *heard = heard.map(|heard| heard + records);
             *place = Place::Ring(next + taken);
             *over = closed.then_some(Step::Closed);
             return Poll::Ready(Some(Step::Frames));
         }
         if next < state.end() {
             // Its stamp is higher than what the others are shown.
-            state.note(*slot, None);
+            state.note(*slot, *after, None);
             *place = Place::Log;
             return Poll::Ready(None);
         }
@@ -149,6 +167,7 @@ impl Subscription {
             *over = Some(end.into());
             return Poll::Ready(None);
         }
+        *caught_up = true;
         state.wait(*slot, cx.waker());
         Poll::Pending
     }
@@ -162,7 +181,8 @@ impl Subscription {
             let first = state.frames(next).and_then(|mut frames| frames.next());
             let shown = first.map_or_else(|| self.channel.encode.stamp(), |frame| frame.stamp);
             if shown >= self.stamp {
-                state.note(self.slot, Some(next));
+                state.note(self.slot, self.after, Some(next));
+                self.heard = Some(state.told_before(next));
                 self.place = Place::Ring(next);
                 return Poll::Ready(());
             }
@@ -215,6 +235,8 @@ impl Subscription {
     /// Goes past a frame that was not in the ring.
     fn pass(&mut self, frame: &Frame) {
         self.after = frame.next;
+        self.heard = self.heard.map(|heard| heard + frame.records as u64);
+        self.channel.lock().note(self.slot, self.after, None);
         self.greeted = true;
         // A reader that is ahead in time is soon shown what the others are.
         self.stamp = self.stamp.min(self.channel.encode.stamp().saturating_add(1));

@@ -5,11 +5,13 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
-use tidings_model::{LogId, Position, Timestamp};
+use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use super::{Batch, Channels, Encode, Frame, Join, Limits, Lost, Pieces, Source, Step, Subscription};
 use crate::log::contract::Notes;
-use crate::log::{Append, Commit, Commits, Logs, Memory, Operation, Page, Span, Then};
+use crate::log::{
+    Append, Boundary, Commit, Commits, Logs, Memory, Operation, Page, Positions, Record, Span, Then,
+};
 use crate::{Bus, ManualClock};
 
 struct OfLog(Memory<Notes>, LogId);
@@ -57,7 +59,8 @@ impl World {
         let store = Memory::<Notes>::new(bus.clone(), clock);
         let log = store.reserve().await.expect("a number");
         store.commit(Commit::new().with(Operation::create(log))).await.expect("a new log");
-        let channels = Channels::new(bus, Limits { ring_bytes, read_bytes: 64, own_bytes: 48 });
+        let channels =
+            Channels::new(bus, Limits { ring_bytes, read_bytes: 64, own_bytes: 48, ..Limits::default() });
         Self { store, channels, encode: Arc::default(), log }
     }
 
@@ -259,6 +262,98 @@ async fn nothing_is_left_of_readers_that_went_away() {
         tokio::task::yield_now().await;
     }
     assert_eq!(world.store.bus().listened(), 0);
+}
+
+#[tokio::test]
+async fn a_reader_knows_how_far_behind_it_is_once_it_has_had_all() {
+    let world = World::new(16).await;
+    for word in ["a", "b", "c"] {
+        world.append(word).await;
+    }
+    let mut reader = world.join(Position::ZERO, 0).await;
+    assert_eq!(reader.lag(), None, "what was before it came does not count");
+    assert_eq!(hear(&mut reader).await, "abc");
+    assert!(reader.next(0, |_| {}).now_or_never().is_none());
+    assert_eq!(reader.lag(), Some(0));
+    let reached = reader.position();
+    let mut other = world.join(reached, 0).await;
+    assert_eq!(hear(&mut other).await, "");
+    for n in 0..50 {
+        world.append(&format!("{n:02}")).await;
+        assert_eq!(hear(&mut other).await, format!("{n:02}"));
+    }
+    assert_eq!((reader.lag(), other.lag()), (Some(50), Some(0)));
+    assert_eq!(world.channels.furthest_behind(world.log), Some(reached));
+    assert_eq!(reader.next(0, |_| {}).await, Step::Frames);
+    let left = reader.lag().expect("it has caught up once");
+    assert!(left > 0 && left < 50, "what it reads from the log counts as well: {left}");
+    while reader.next(0, |_| {}).now_or_never().is_some() {}
+    assert_eq!(reader.lag(), Some(0));
+    assert_eq!(world.channels.furthest_behind(world.log), Some(other.position()));
+    drop((reader, other));
+    assert_eq!(world.channels.furthest_behind(world.log), None);
+}
+
+/// A log, and words that only those hear who are there, each at a position of its own.
+struct WithAsides(OfLog, std::sync::Mutex<Vec<Record>>);
+
+impl Source for WithAsides {
+    fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
+        self.0.read(span)
+    }
+
+    fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
+        async move {
+            let mut page = self.0.read(span).await?;
+            let asides = self.1.lock().expect("no panic");
+            page.records.extend(asides.iter().filter(|aside| aside.position > span.after).cloned());
+            page.records.sort_by_key(|record| record.position);
+            page.status.tail = page.last(page.status.tail);
+            Ok(page)
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn what_is_only_for_those_who_are_there_is_heard_in_its_place_and_by_nobody_later() {
+    let world = World::new(1024).await;
+    let of_log = OfLog(world.store.clone(), world.log);
+    let source = Arc::new(WithAsides(of_log, std::sync::Mutex::default()));
+    let join = |after| {
+        let (log, encode, source) = (world.log, world.encode.clone(), source.clone());
+        world.channels.join(Join { log, form: "plain", source, encode, tail: after, after, stamp: 0 })
+    };
+    let give = |at: u128, text: &str| {
+        let payload = Bytes::copy_from_slice(text.as_bytes());
+        let positions = Positions::Given(vec![Position::new(at)]);
+        let append = Append { positions, ..Append::new(world.log, vec![payload]) };
+        world.store.commit(Commit::new().with(append))
+    };
+    give(10, "a").await.expect("appended");
+    let mut there = join(Position::new(10));
+    assert_eq!(hear(&mut there).await, "");
+    source.1.lock().expect("no panic").push(Record {
+        position: Position::new(15),
+        commit: CommitNumber::ZERO,
+        at: Timestamp::from_millis(1),
+        payload: Bytes::from_static(b"(aside)"),
+        head: None,
+        origin: None,
+        boundary: Boundary::Last,
+    });
+    give(20, "b").await.expect("appended");
+    let mut heard = hear(&mut there).await;
+    while !heard.ends_with('b') {
+        heard += &hear(&mut there).await;
+    }
+    assert_eq!(heard, "(aside)b");
+    assert!(there.next(0, |_| {}).now_or_never().is_none());
+    assert_eq!(there.lag(), Some(0), "an aside is nothing to be behind with");
+    for (after, expected) in [(0, "ab"), (10, "b"), (15, "b"), (17, "b")] {
+        let mut late = join(Position::new(after));
+        assert_eq!(hear(&mut late).await, expected, "after {after}");
+    }
 }
 
 /// What happens next in a random play.

@@ -136,6 +136,9 @@ pub enum Positions {
     ByStore,
     /// The caller: one for each payload, growing, above the tail.
     Given(Vec<Position>),
+    /// Both: the first record lies at this or just above the tail, whichever is higher, and each further one just above
+    /// the one before. So appends that are on their way at the same time need not know of each other.
+    AtLeast(Position),
 }
 
 /// What must hold of the log for an append to be made. Judged in the order of the fields.

@@ -32,6 +32,8 @@ macro_rules! log_contract {
             positions_of_the_store_grow_over_all_logs
             a_log_may_begin_where_another_is
             positions_of_the_caller_must_grow
+            a_least_position_holds_unless_the_tail_is_above_it
+            appends_with_a_least_position_need_not_know_of_each_other
             every_record_knows_its_commit
             the_last_record_of_an_append_is_marked
             a_commit_holds_whole_or_not_at_all
@@ -319,6 +321,51 @@ pub async fn positions_of_the_caller_must_grow(store: impl Subject) {
     assert!(matches!(refused(&store, at(&[far + 9], &["c", "d"])).await, Refusal::Malformed(_)));
     make(&store, at(&[u128::MAX], &["c"])).await;
     assert_eq!(all_texts(&store, log).await, ["a", "b", "c"]);
+}
+
+/// What the caller gives is where the first record lies, or the next place above the tail; the others follow.
+pub async fn a_least_position_holds_unless_the_tail_is_above_it(store: impl Subject) {
+    let log = new_log(&store).await;
+    let at_least = |least: u128, payloads: &[&str]| {
+        Commit::new()
+            .with(Append { positions: Positions::AtLeast(Position::new(least)), ..texts(log, payloads) })
+    };
+    let far = 1u128 << 100;
+    let place = |first, last| super::Appended { first: Position::new(first), last: Position::new(last) };
+    assert_eq!(make(&store, at_least(0, &["a"])).await.appended(), place(1, 1));
+    assert_eq!(make(&store, at_least(far, &["b", "c"])).await.appended(), place(far, far + 1));
+    assert_eq!(make(&store, at_least(far, &["d"])).await.appended(), place(far + 2, far + 2));
+    assert_eq!(make(&store, at_least(far + 3, &["e"])).await.appended(), place(far + 3, far + 3));
+    let commit = at_least(far + 9, &["f"])
+        .with(Append { positions: Positions::AtLeast(Position::ZERO), ..texts(log, &["g"]) });
+    make(&store, commit).await;
+    assert_eq!(page(&store, log, Position::ZERO).await.status.tail, Position::new(far + 10));
+    let tail = Position::new(far + 10);
+    assert_eq!(refused(&store, at_least(u128::MAX, &["x", "y"])).await, Refusal::PositionNotAbove { tail });
+    make(&store, at_least(u128::MAX, &["h"])).await;
+    let tail = Position::MAX;
+    assert_eq!(refused(&store, at_least(0, &["x"])).await, Refusal::PositionNotAbove { tail });
+    assert_eq!(all_texts(&store, log).await, ["a", "b", "c", "d", "e", "f", "g", "h"]);
+}
+
+/// None is refused, none shares a position, and each append stays together.
+pub async fn appends_with_a_least_position_need_not_know_of_each_other(store: impl Subject) {
+    let log = new_log(&store).await;
+    let append = |least: u128| {
+        let (store, positions) = (store.clone(), Positions::AtLeast(Position::new(least)));
+        let append = Append { positions, ..texts(log, &["x", "y", "z"]) };
+        tokio::spawn(async move { make(&store, Commit::new().with(append)).await.appended() })
+    };
+    let mut places = Vec::new();
+    for task in (0..50u128).map(|n| append(1000 - n)).collect::<Vec<_>>() {
+        places.push(task.await.expect("appended"));
+    }
+    places.sort_by_key(|place| place.first);
+    assert!(places.iter().all(|place| place.last.get() == place.first.get() + 2));
+    assert!(places.is_sorted_by(|a, b| a.last < b.first));
+    let positions: Vec<_> = all(&store, log).await.iter().map(|record| record.position).collect();
+    let expected = |place: &super::Appended| (place.first.get()..=place.last.get()).map(Position::new);
+    assert_eq!(positions, places.iter().flat_map(expected).collect::<Vec<_>>());
 }
 
 /// Also a record at a position of the caller's carries the number of its commit.

@@ -326,6 +326,12 @@ impl LogState {
                     .collect()
             }
             Positions::Given(positions) => positions.clone(),
+            Positions::AtLeast(least) => {
+                let full = Refusal::PositionNotAbove { tail: self.tail };
+                let first = self.tail.further(1).map(|above| above.max(*least));
+                let place = |n: usize| first.and_then(|first| first.further(n as u64));
+                (0..append.payloads.len()).map(place).collect::<Option<_>>().ok_or(full)?
+            }
         };
         if positions.len() != append.payloads.len() {
             return Err(Refusal::Malformed("as many positions as payloads"));

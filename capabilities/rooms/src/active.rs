@@ -1,0 +1,333 @@
+//! What is in memory of a room that is used: where its next event lies, what is on its way, and what only those hear
+//! who are there.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tidings_engine::log::Record;
+use tidings_engine::log::plan::LogHash;
+use tidings_model::{LogId, Position, Timestamp, limits};
+use tokio::sync::watch;
+
+use crate::generator::Generator;
+use crate::rooms::Inner;
+use crate::{Cursor, RoomError};
+
+/// Cursors of a room that are further ahead of the clock than this are worth an alarm.
+const AHEAD: Duration = Duration::from_secs(5);
+
+/// A room that is used.
+pub(crate) struct Active {
+    state: Mutex<State>,
+    /// The last cursor of what lies apart that everybody may know of: nothing below it is still on its way.
+    told: watch::Sender<Position>,
+    /// One reserves at a time; the others find it done.
+    pub(crate) reserving: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    generator: Generator,
+    /// Up to here what lies apart may be given cursors.
+    reserved: Position,
+    /// The number of the next append that sets out.
+    next: u64,
+    /// Those on their way.
+    under_way: BTreeSet<u64>,
+    /// What lies apart and may not be told yet, in order.
+    waiting: VecDeque<Waiting>,
+    /// What lies apart and may be heard, in order.
+    recent: VecDeque<Record>,
+    /// The first event that is kept, if somebody has looked.
+    oldest: Option<Position>,
+}
+
+struct Waiting {
+    /// All appends with a lower number must have arrived.
+    before: u64,
+    last: Position,
+    records: Vec<Record>,
+}
+
+impl Active {
+    fn new(tail: Position, reserved: Position) -> Self {
+        let state = State {
+            generator: Generator::new(tail, reserved),
+            reserved,
+            next: 0,
+            under_way: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            recent: VecDeque::new(),
+            oldest: None,
+        };
+        // Whoever was told one of those in an earlier life may come back with it.
+        Self { state: Mutex::new(state), told: watch::Sender::new(reserved), reserving: <_>::default() }
+    }
+
+    /// The last cursor of what lies apart that everybody may know of. To be asked before the log's tail.
+    pub(crate) fn told(&self) -> Position {
+        *self.told.borrow()
+    }
+
+    /// Resolves when everybody may know of a cursor of what lies apart.
+    pub(crate) async fn until_told(&self, cursor: Position) {
+        // The sender is ours.
+        let _ = self.told.subscribe().wait_for(|told| *told >= cursor).await;
+    }
+
+    /// What lies apart after a position, in order.
+    pub(crate) fn recent(&self, after: Position) -> Vec<Record> {
+        let state = self.lock();
+        let from = state.recent.partition_point(|record| record.position <= after);
+        state.recent.range(from..).cloned().collect()
+    }
+
+    /// Lets go of what lies apart since before a moment. Returns whether anything is left.
+    pub(crate) fn forget_recent(&self, before: Timestamp) -> bool {
+        let mut state = self.lock();
+        state.recent.retain(|record| record.at >= before);
+        if state.recent.is_empty() {
+            state.recent = VecDeque::new();
+        }
+        !state.recent.is_empty()
+    }
+
+    /// Up to where cursors should be reserved for what lies apart, so much ahead of the time, if what is reserved does
+    /// not last for the time it must.
+    pub(crate) fn to_reserve(&self, now: Timestamp, ahead: Duration, must: Duration) -> Option<Position> {
+        let state = self.lock();
+        let latest = now.max(Timestamp::from_millis(state.generator.bound().millis()));
+        let lasts = state.reserved >= Cursor::first_of(latest + must).position();
+        (!lasts).then(|| Cursor::first_of(latest + ahead).position())
+    }
+
+    /// Somebody has reserved up to here.
+    pub(crate) fn reserved(&self, through: Position) {
+        let mut state = self.lock();
+        state.reserved = state.reserved.max(through);
+    }
+
+    /// The first event that is kept, if somebody has looked since the floor was here.
+    pub(crate) fn oldest(&self, floor: Position) -> Option<Position> {
+        self.lock().oldest.filter(|oldest| *oldest > floor)
+    }
+
+    /// Somebody has looked.
+    pub(crate) fn note_oldest(&self, oldest: Option<Position>) {
+        self.lock().oldest = oldest;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding a room")
+    }
+}
+
+/// All rooms that are used.
+#[derive(Default)]
+pub(crate) struct ActiveRooms(Mutex<Registry>);
+
+#[derive(Default)]
+struct Registry {
+    rooms: HashMap<LogId, Arc<Active>, LogHash>,
+    /// Rooms in which something was typed lately.
+    typed_in: HashMap<LogId, Arc<Active>, LogHash>,
+    /// Counts how often rooms were let go.
+    let_go: u64,
+}
+
+impl ActiveRooms {
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.0.lock().expect("nobody panics while holding the registry")
+    }
+}
+
+impl Inner {
+    /// What is in memory of a room, read from the store if need be.
+    pub(crate) async fn active(&self, log: LogId) -> Result<Arc<Active>, RoomError> {
+        loop {
+            let let_go = {
+                let registry = self.active.lock();
+                if let Some(active) = registry.rooms.get(&log) {
+                    return Ok(active.clone());
+                }
+                registry.let_go
+            };
+            let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
+            let active = Arc::new(Active::new(found.status.tail, found.row.reserved));
+            if self.active.lock().rooms.len() >= limits::ACTIVE_ROOMS {
+                self.let_rest();
+            }
+            let mut registry = self.active.lock();
+            if let Some(active) = registry.rooms.get(&log) {
+                return Ok(active.clone());
+            }
+            // If it was in memory and was let go since we looked into the store, we have looked too early.
+            if registry.let_go == let_go {
+                registry.rooms.insert(log, active.clone());
+                return Ok(active);
+            }
+        }
+    }
+
+    /// Lets go of rooms that nobody uses.
+    pub(crate) fn let_rest(&self) {
+        let mut registry = self.active.lock();
+        let before = registry.rooms.len();
+        // Whoever has something under way holds the room; nobody else gets hold of it without the registry.
+        registry.rooms.retain(|log, active| Arc::strong_count(active) > 1 || self.channels.readers(*log) > 0);
+        registry.let_go += u64::from(registry.rooms.len() < before);
+    }
+
+    /// Lets go of a room that has ended.
+    pub(crate) fn let_go(&self, log: LogId) {
+        let mut registry = self.active.lock();
+        registry.typed_in.remove(&log);
+        registry.let_go += u64::from(registry.rooms.remove(&log).is_some());
+    }
+
+    /// Lets go of what lies apart for so long that everybody has heard it.
+    pub(crate) fn forget_typing(&self) {
+        let before = self.now() - limits::TYPING_KEPT;
+        self.active.lock().typed_in.retain(|_, active| active.forget_recent(before));
+    }
+
+    /// The time by which cursors are made.
+    pub(crate) fn now(&self) -> Timestamp {
+        let told = self.guard.ask(&*self.clock);
+        if told.jumped {
+            self.counts.clock_ahead.count();
+            tracing::warn!(
+                clock = self.clock.now().as_millis(),
+                believed = told.now.as_millis(),
+                "the clock has jumped ahead and is not followed yet"
+            );
+        }
+        told.now
+    }
+
+    /// 80 bits.
+    fn draw(&self) -> u128 {
+        (u128::from(self.chance.within(0..=0xffff)) << 64) | u128::from(self.chance.within(0..=u64::MAX))
+    }
+
+    fn watch_clock(&self, generator: &Generator, now: Timestamp) {
+        let highest = Timestamp::from_millis(generator.bound().millis());
+        if highest.since(now) > AHEAD {
+            self.counts.clock_behind.count();
+            let behind = highest.since(now).as_millis() as u64;
+            tracing::warn!(behind, "the clock is behind the cursors of a room, in milliseconds");
+        }
+    }
+}
+
+/// An append on its way to the log of a room, until it is dropped. Then it has arrived, or never will.
+pub(crate) struct UnderWay {
+    inner: Arc<Inner>,
+    log: LogId,
+    active: Arc<Active>,
+    number: u64,
+    records: u64,
+    last: Option<Position>,
+}
+
+impl UnderWay {
+    /// Sets out. Returns the least place of the first record.
+    pub(crate) fn set_out(
+        inner: &Arc<Inner>,
+        log: LogId,
+        active: Arc<Active>,
+        records: u64,
+        now: Timestamp,
+    ) -> (Position, Self) {
+        let mut state = active.lock();
+        let least = state.generator.set_out(records, now, || inner.draw());
+        inner.watch_clock(&state.generator, now);
+        let number = state.next;
+        state.next += 1;
+        state.under_way.insert(number);
+        drop(state);
+        (least, Self { inner: inner.clone(), log, active, number, records, last: None })
+    }
+
+    /// The last record lies here.
+    pub(crate) fn arrived(mut self, last: Position) {
+        self.last = Some(last);
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.active.lock();
+        state.generator.arrive(self.records, self.last);
+        state.under_way.remove(&self.number);
+        let Some(told) = state.tell(&self.inner, self.log) else { return };
+        drop(state);
+        self.active.announce(told, &self.inner, self.log);
+    }
+}
+
+impl Active {
+    /// Lays some records apart, each of which `record` makes for its position. Returns the position of the first, or none,
+    /// and lays none apart, if more must be reserved for that.
+    pub(crate) fn lay_apart(
+        self: &Arc<Self>,
+        inner: &Inner,
+        log: LogId,
+        now: Timestamp,
+        count: usize,
+        record: impl Fn(usize, Position) -> Record,
+    ) -> Option<Position> {
+        let mut state = self.lock();
+        let State { generator, reserved, .. } = &mut *state;
+        let first = generator.lay_apart(count as u64, now, || inner.draw(), *reserved)?;
+        inner.watch_clock(generator, now);
+        let place = |n: usize| first.further(n as u64).expect("below what is reserved");
+        let records: Vec<_> = (0..count).map(|n| record(n, place(n))).collect();
+        let waiting = Waiting { before: state.next, last: place(count - 1), records };
+        state.waiting.push_back(waiting);
+        // Those that wait are as few as those that write, but each may bring many.
+        let mut held: usize = state.waiting.iter().map(|waiting| waiting.records.len()).sum();
+        for waiting in &mut state.waiting {
+            if held <= limits::TYPING_PER_ROOM {
+                break;
+            }
+            let dropped = waiting.records.len().min(held - limits::TYPING_PER_ROOM);
+            waiting.records.drain(..dropped);
+            held -= dropped;
+            inner.counts.typing_dropped.add(dropped as u64);
+        }
+        let told = state.tell(inner, log);
+        drop(state);
+        if let Some(told) = told {
+            self.announce(told, inner, log);
+        }
+        Some(first)
+    }
+
+    /// Everybody may know of a cursor.
+    fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
+        self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
+        inner.active.lock().typed_in.insert(log, self.clone());
+        inner.bus.wake(log);
+    }
+}
+
+impl State {
+    /// Shows what waits no longer. Returns its last cursor.
+    fn tell(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
+        let first_under_way = self.under_way.first().copied().unwrap_or(u64::MAX);
+        let mut told = None;
+        while self.waiting.front().is_some_and(|waiting| waiting.before <= first_under_way) {
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            told = Some(waiting.last);
+            if inner.channels.readers(log) == 0 {
+                inner.counts.typing_dropped.add(waiting.records.len() as u64);
+                continue;
+            }
+            self.recent.extend(waiting.records);
+        }
+        let surplus = self.recent.len().saturating_sub(limits::TYPING_PER_ROOM);
+        self.recent.drain(..surplus);
+        told
+    }
+}

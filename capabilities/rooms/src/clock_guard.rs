@@ -1,0 +1,108 @@
+//! A wall clock that jumps far ahead is not believed at once: cursors cannot go back afterwards.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tidings_engine::Clock;
+use tidings_model::Timestamp;
+
+/// A jump ahead of the time that has passed by more than this is suspicious.
+const JUMP: Duration = Duration::from_secs(10 * 60);
+/// A clock that stays ahead so long is right.
+const BELIEVED_AFTER: Duration = Duration::from_secs(60);
+
+/// Tells the time by which cursors are made.
+pub(crate) struct ClockGuard(Mutex<Followed>);
+
+/// What the clock showed when it was last believed.
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    wall: Timestamp,
+    elapsed: Duration,
+    /// Since when it is ahead of that.
+    ahead_since: Option<Duration>,
+}
+
+/// The time, and whether the clock has just jumped away from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) now: Timestamp,
+    pub(crate) jumped: bool,
+}
+
+impl ClockGuard {
+    pub(crate) fn new(clock: &dyn Clock) -> Self {
+        Self(Mutex::new(Followed { wall: clock.now(), elapsed: clock.elapsed(), ahead_since: None }))
+    }
+
+    /// The time.
+    pub(crate) fn ask(&self, clock: &dyn Clock) -> Told {
+        // Nothing is left half done if somebody panics here.
+        let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.ask(clock.now(), clock.elapsed())
+    }
+}
+
+impl Followed {
+    fn ask(&mut self, wall: Timestamp, elapsed: Duration) -> Told {
+        let expected = self.wall + elapsed.saturating_sub(self.elapsed);
+        if wall.since(expected) <= JUMP {
+            *self = Self { wall, elapsed, ahead_since: None };
+            return Told { now: wall, jumped: false };
+        }
+        let jumped = self.ahead_since.is_none();
+        let since = *self.ahead_since.get_or_insert(elapsed);
+        if elapsed.saturating_sub(since) >= BELIEVED_AFTER {
+            *self = Self { wall, elapsed, ahead_since: None };
+            return Told { now: wall, jumped: false };
+        }
+        Told { now: expected, jumped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::ManualClock;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    #[test]
+    fn a_clock_that_jumps_far_ahead_is_followed_when_it_has_stayed_there_for_a_minute() {
+        let clock = ManualClock::at(NOW);
+        let guard = ClockGuard::new(&clock);
+        clock.set(NOW + DAY);
+        assert_eq!(guard.ask(&clock), Told { now: NOW, jumped: true });
+        clock.advance(Duration::from_secs(59));
+        assert_eq!(guard.ask(&clock), Told { now: NOW + Duration::from_secs(59), jumped: false });
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(guard.ask(&clock).now, NOW + DAY + Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_clock_that_comes_back_was_never_followed() {
+        let clock = ManualClock::at(NOW);
+        let guard = ClockGuard::new(&clock);
+        clock.set(NOW + DAY);
+        assert!(guard.ask(&clock).jumped);
+        clock.advance(Duration::from_secs(30));
+        clock.set(NOW + Duration::from_secs(30));
+        assert_eq!(guard.ask(&clock).now, NOW + Duration::from_secs(30));
+        clock.set(NOW + DAY);
+        clock.advance(Duration::from_secs(40));
+        assert!(guard.ask(&clock).jumped, "the minute begins anew");
+    }
+
+    #[test]
+    fn small_steps_and_steps_back_are_followed_at_once() {
+        let clock = ManualClock::at(NOW);
+        let guard = ClockGuard::new(&clock);
+        for moment in [NOW + JUMP, NOW - DAY, NOW - DAY + JUMP] {
+            clock.set(moment);
+            assert_eq!(guard.ask(&clock), Told { now: moment, jumped: false });
+        }
+        clock.advance(DAY);
+        assert_eq!(guard.ask(&clock).now, NOW + JUMP, "time that has passed is no jump");
+    }
+}

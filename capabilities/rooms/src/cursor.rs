@@ -1,0 +1,145 @@
+//! Positions of a room as clients see them: ULIDs.
+
+use std::fmt;
+
+use tidings_model::{Position, Timestamp};
+
+/// Characters of a printed cursor.
+const LENGTH: usize = 26;
+/// Crockford's digits: no I, L, O and U.
+const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+/// Bits of a cursor below its milliseconds.
+const RANDOM_BITS: u32 = 80;
+/// The last moment that a cursor can have.
+const MILLIS_MAX: u64 = (1 << 48) - 1;
+
+/// Where an event lies in its room: 48 bits of milliseconds, 80 bits of chance, compared as one number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cursor(Position);
+
+/// Why a text is not a cursor. The message is fit for the client that sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidCursor {
+    /// Too short or too long.
+    #[error("a cursor has 26 characters")]
+    Length,
+    /// Not one of Crockford's digits.
+    #[error("a cursor is of the digits and letters of Crockford's base 32, without I, L, O and U")]
+    Character,
+    /// 26 digits have room for 130 bits, and a cursor has 128. To wrap would make another cursor of it.
+    #[error("a cursor begins with a digit from 0 to 7")]
+    TooLarge,
+}
+
+impl Cursor {
+    /// Before every event.
+    pub const ZERO: Self = Self(Position::ZERO);
+
+    /// Parses a printed cursor; small letters count as large ones.
+    pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
+        if text.len() != LENGTH {
+            return Err(InvalidCursor::Length);
+        }
+        let mut value = 0u128;
+        for (at, byte) in text.bytes().enumerate() {
+            let byte = byte.to_ascii_uppercase();
+            let digit = DIGITS.iter().position(|&digit| digit == byte).ok_or(InvalidCursor::Character)?;
+            if at == 0 && digit > 7 {
+                return Err(InvalidCursor::TooLarge);
+            }
+            value = (value << 5) | digit as u128;
+        }
+        Ok(Self(Position::new(value)))
+    }
+
+    /// The cursor of a position of a room's log.
+    pub const fn at(position: Position) -> Self {
+        Self(position)
+    }
+
+    /// The first that a moment has, before all chance.
+    pub fn first_of(moment: Timestamp) -> Self {
+        Self(Position::new(u128::from(moment.as_millis().min(MILLIS_MAX)) << RANDOM_BITS))
+    }
+
+    /// Its position in the room's log.
+    pub const fn position(self) -> Position {
+        self.0
+    }
+
+    /// The milliseconds in it, since 1970.
+    pub const fn millis(self) -> u64 {
+        (self.0.get() >> RANDOM_BITS) as u64
+    }
+}
+
+impl From<Position> for Cursor {
+    fn from(position: Position) -> Self {
+        Self(position)
+    }
+}
+
+impl From<Cursor> for Position {
+    fn from(cursor: Cursor) -> Self {
+        cursor.0
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digit = |at: usize| DIGITS[(self.0.get() >> (5 * (LENGTH - 1 - at))) as usize & 31] as char;
+        let text: [u8; LENGTH] = std::array::from_fn(|at| digit(at) as u8);
+        f.write_str(std::str::from_utf8(&text).expect("digits are text"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_not_a_cursor_is_refused() {
+        let cases = [
+            ("", InvalidCursor::Length),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ7", InvalidCursor::Length),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ7HH", InvalidCursor::Length),
+            ("8ZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidCursor::TooLarge),
+            ("zZZZZZZZZZZZZZZZZZZZZZZZZZ", InvalidCursor::TooLarge),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ7O", InvalidCursor::Character),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ7i", InvalidCursor::Character),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ7L", InvalidCursor::Character),
+            ("U1J9ZK0S5V6ZB9WQ0ZP3S9WJ7H", InvalidCursor::Character),
+            ("' OR 1=1; DROP TABLE x; --", InvalidCursor::Character),
+            ("01J9ZK0S5V6ZB9WQ0ZP3S9WJ\u{fc}", InvalidCursor::Character),
+        ];
+        for (text, why) in cases {
+            assert_eq!(Cursor::parse(text), Err(why), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn small_letters_are_taken_and_printed_large() {
+        let cursor = Cursor::parse("01j9zk0s5v6zb9wq0zp3s9wj7h").expect("a cursor");
+        assert_eq!(cursor.to_string(), "01J9ZK0S5V6ZB9WQ0ZP3S9WJ7H");
+        assert_eq!(Cursor::parse("7ZZZZZZZZZZZZZZZZZZZZZZZZZ"), Ok(Cursor(Position::MAX)));
+    }
+
+    #[test]
+    fn the_first_ten_characters_are_the_milliseconds() {
+        let moment = Timestamp::from_millis(1_469_918_176_385);
+        let cursor = Cursor::first_of(moment);
+        assert_eq!(cursor.millis(), moment.as_millis());
+        assert_eq!(cursor.to_string(), "01ARYZ6S410000000000000000");
+        assert_eq!(Cursor::first_of(Timestamp::from_millis(u64::MAX)).millis(), MILLIS_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cursor_is_read_back_as_it_was_printed_and_sorts_as_its_text(a: u128, b: u128) {
+            let [a, b] = [a, b].map(|value| Cursor::at(Position::new(value)));
+            prop_assert_eq!(Cursor::parse(&a.to_string()), Ok(a));
+            prop_assert_eq!(a.to_string().cmp(&b.to_string()), a.cmp(&b));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Which cursor is next in a room. Pure: time and chance are given.
+//!
+//! What is kept goes into the log, which gives it the next place above its tail or the least one named here
+//! ([`Positions::AtLeast`](tidings_engine::log::Positions::AtLeast)); so its cursor is known when it is durable. What is not
+//! kept, it *lies apart*, gets its cursor here and at once. That must be above all that is on its way to the log, and all that
+//! sets out later must lie above it.
+//!
+//! In whatever order appends arrive, the last record of them all lies at most as far above the highest least place, or the
+//! tail, as they have records together. That is the bound.
+
+use tidings_model::{Position, Timestamp};
+
+use crate::Cursor;
+
+/// Bits of chance in a fresh cursor: the highest below the milliseconds is clear, so that there is room to count up.
+const CHANCE_BITS: u32 = 79;
+
+/// Where the next cursors of a room lie.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// The highest of: where something lies, where it may begin, just below.
+    peak: Position,
+    /// Records on their way to the log.
+    under_way: u64,
+    /// The last that was given to what lies apart.
+    apart: Position,
+}
+
+impl Generator {
+    /// For a room whose log ends here, and in which what lies apart may have been given cursors up to the other.
+    pub fn new(tail: Position, reserved: Position) -> Self {
+        Self { peak: tail.max(reserved), under_way: 0, apart: reserved }
+    }
+
+    /// No cursor is above this, and none that is on its way to the log will be.
+    pub fn bound(&self) -> Cursor {
+        Cursor::at(self.peak.further(self.under_way).unwrap_or(Position::MAX))
+    }
+
+    /// So many records set out for the log. Returns the least place of the first.
+    pub fn set_out(&mut self, records: u64, now: Timestamp, chance: impl FnOnce() -> u128) -> Position {
+        let least = match self.fresh(now, chance) {
+            Some(fresh) => {
+                self.peak = Position::new(fresh.get() - 1);
+                fresh
+            }
+            // Just above the tail, and above what lies apart.
+            None => self.apart.further(1).unwrap_or(Position::MAX),
+        };
+        self.under_way = self.under_way.saturating_add(records);
+        least
+    }
+
+    /// They have arrived, the last of them here, or they never will.
+    pub fn arrive(&mut self, records: u64, last: Option<Position>) {
+        self.under_way = self.under_way.saturating_sub(records);
+        self.peak = self.peak.max(last.unwrap_or_default());
+    }
+
+    /// Gives cursors, one after the other, to some that lie apart. Returns the first, or none, and gives none, if the last
+    /// would be above the highest that may be given.
+    pub fn lay_apart(
+        &mut self,
+        count: u64,
+        now: Timestamp,
+        chance: impl FnOnce() -> u128,
+        reserved: Position,
+    ) -> Option<Position> {
+        let first = match self.fresh(now, chance) {
+            Some(fresh) => fresh,
+            None => self.bound().position().further(1)?,
+        };
+        let last = first.further(count.checked_sub(1)?)?;
+        if last > reserved {
+            return None;
+        }
+        (self.apart, self.peak) = (last, last);
+        Some(first)
+    }
+
+    /// A cursor of this millisecond, if it is later than all there are.
+    fn fresh(&self, now: Timestamp, chance: impl FnOnce() -> u128) -> Option<Position> {
+        let first = Cursor::first_of(now);
+        let is_later = first.millis() > self.bound().millis();
+        is_later.then(|| Position::new(first.position().get() | (chance() & ((1 << CHANCE_BITS) - 1))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
+    const TOP: u128 = (1 << CHANCE_BITS) - 1;
+
+    fn next(generator: &mut Generator, now: Timestamp, chance: u128) -> Position {
+        let tail = generator.peak;
+        let place = generator.set_out(1, now, || chance).max(tail.further(1).expect("room"));
+        generator.arrive(1, Some(place));
+        place
+    }
+
+    #[test]
+    fn a_million_events_of_one_millisecond_follow_each_other_without_a_gap() {
+        let mut generator = Generator::new(Position::ZERO, Position::ZERO);
+        let first = next(&mut generator, NOW, TOP);
+        assert_eq!(Cursor::at(first).millis(), NOW.as_millis());
+        for n in 1..1_000_000u64 {
+            assert_eq!(Some(next(&mut generator, NOW, 0)), first.further(n));
+        }
+        assert_eq!(
+            Cursor::at(generator.peak).millis(),
+            NOW.as_millis(),
+            "the highest bit of chance was clear"
+        );
+    }
+
+    #[test]
+    fn a_later_millisecond_draws_anew_and_an_earlier_one_counts_on() {
+        let mut generator = Generator::new(Position::ZERO, Position::ZERO);
+        let first = next(&mut generator, NOW, 5);
+        let later = next(&mut generator, NOW + std::time::Duration::from_millis(1), 3);
+        assert_eq!(later.get() - first.get(), (1 << 80) - 2);
+        let back = next(&mut generator, NOW - std::time::Duration::from_secs(10), 1 << 70);
+        assert_eq!(Some(back), later.further(1), "the clock has gone back");
+    }
+
+    #[test]
+    fn when_all_bits_of_chance_are_set_the_next_cursor_is_in_the_next_millisecond() {
+        let full = Position::new((u128::from(NOW.as_millis()) << 80) | ((1 << 80) - 1));
+        let mut generator = Generator::new(full, Position::ZERO);
+        let carried = next(&mut generator, NOW, 7);
+        assert_eq!(Some(carried), full.further(1));
+        assert_eq!(Cursor::at(carried), Cursor::first_of(NOW + std::time::Duration::from_millis(1)));
+        assert_eq!(Cursor::parse(&Cursor::at(carried).to_string()), Ok(Cursor::at(carried)));
+    }
+
+    #[test]
+    fn a_fresh_cursor_has_its_highest_bit_of_chance_clear() {
+        let mut generator = Generator::new(Position::ZERO, Position::ZERO);
+        let fresh = next(&mut generator, NOW, u128::MAX).get() & ((1 << 80) - 1);
+        assert_eq!(fresh, TOP);
+    }
+
+    #[test]
+    fn at_the_very_top_nothing_is_given_twice() {
+        let mut generator = Generator::new(Position::MAX, Position::ZERO);
+        assert_eq!(generator.bound().position(), Position::MAX);
+        assert_eq!(generator.lay_apart(1, NOW, || 0, Position::MAX), None);
+        generator.set_out(3, NOW, || 0);
+        assert_eq!(generator.bound().position(), Position::MAX);
+    }
+
+    /// What can happen to a room.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// An append of so many sets out.
+        SetOut(u64),
+        /// One of those under way is committed, or lost; the generator does not know yet.
+        Commit {
+            which: prop::sample::Index,
+            made: bool,
+        },
+        /// The generator hears of one that was committed or lost.
+        Arrive(prop::sample::Index),
+        LayApart(u64),
+        /// The clock is set, to and fro.
+        Clock(i64),
+        /// The server starts again; what was under way is lost.
+        Restart,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1u64..5).prop_map(Step::SetOut),
+            4 => (any::<prop::sample::Index>(), prop::bool::weighted(0.8))
+                .prop_map(|(which, made)| Step::Commit { which, made }),
+            4 => any::<prop::sample::Index>().prop_map(Step::Arrive),
+            3 => (1u64..4).prop_map(Step::LayApart),
+            3 => (-5i64..10).prop_map(Step::Clock),
+            1 => Just(Step::Restart),
+        ]
+    }
+
+    /// An append between the generator and the log.
+    struct UnderWay {
+        records: u64,
+        least: Position,
+        /// What was given to those that lay apart before it set out.
+        apart: Position,
+        landed: Option<Option<Position>>,
+    }
+
+    proptest! {
+        #[test]
+        fn no_cursor_is_given_twice_and_what_lies_apart_separates_before_from_after(
+            steps in prop::collection::vec(step(), 1..200),
+            seed: u64,
+        ) {
+            let mut chance = seed;
+            // Small numbers now and then, so that there are collisions to be found.
+            let mut draw = || {
+                chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1);
+                u128::from(chance >> 33) % 7
+            };
+            let (mut tail, mut reserved, mut now) = (Position::ZERO, Position::ZERO, 1000i64);
+            let mut generator = Generator::new(tail, reserved);
+            let mut under_way: Vec<UnderWay> = Vec::new();
+            let mut given = BTreeSet::new();
+            let mut apart = Position::ZERO;
+            for step in steps {
+                let moment = Timestamp::from_millis(now as u64);
+                match step {
+                    Step::SetOut(records) => {
+                        let least = generator.set_out(records, moment, &mut draw);
+                        under_way.push(UnderWay { records, least, apart, landed: None });
+                    }
+                    Step::Commit { which, made } => {
+                        let open: Vec<_> = under_way.iter_mut().filter(|one| one.landed.is_none()).collect();
+                        if open.is_empty() { continue }
+                        let at = which.index(open.len());
+                        let one = open.into_iter().nth(at).expect("there");
+                        if !made { one.landed = Some(None); continue }
+                        let first = one.least.max(tail.further(1).expect("room"));
+                        prop_assert!(first > one.apart, "above what lay apart before it set out");
+                        for n in 0..one.records {
+                            let place = first.further(n).expect("room");
+                            prop_assert!(given.insert(place), "{place:?} was given before");
+                            tail = place;
+                        }
+                        one.landed = Some(Some(tail));
+                        prop_assert!(Cursor::at(tail) <= generator.bound());
+                    }
+                    Step::Arrive(which) => {
+                        let landed: Vec<_> = (0..under_way.len()).filter(|&at| under_way[at].landed.is_some()).collect();
+                        if landed.is_empty() { continue }
+                        let one = under_way.remove(landed[which.index(landed.len())]);
+                        generator.arrive(one.records, one.landed.expect("landed"));
+                    }
+                    Step::LayApart(count) => {
+                        let first = match generator.lay_apart(count, moment, &mut draw, reserved) {
+                            Some(first) => first,
+                            None => {
+                                let highest = generator.bound().max(Cursor::first_of(moment));
+                                reserved = Cursor::first_of(Timestamp::from_millis(highest.millis() + 4)).position();
+                                generator.lay_apart(count, moment, &mut draw, reserved).expect("reserved")
+                            }
+                        };
+                        prop_assert!(first > apart && first > tail);
+                        // Whatever comes of those under way, they stay below.
+                        let open: Vec<_> = under_way.iter().filter(|one| one.landed.is_none()).collect();
+                        let highest = open.iter().map(|one| one.least.get() - 1).max().unwrap_or(0).max(tail.get());
+                        let records: u64 = open.iter().map(|one| one.records).sum();
+                        prop_assert!(highest + u128::from(records) < first.get());
+                        for n in 0..count {
+                            apart = first.further(n).expect("room");
+                            prop_assert!(given.insert(apart), "{apart:?} was given before");
+                        }
+                    }
+                    Step::Clock(by) => now = (now + by).max(1),
+                    Step::Restart => {
+                        under_way.clear();
+                        apart = reserved;
+                        generator = Generator::new(tail, reserved);
+                    }
+                }
+            }
+        }
+    }
+}

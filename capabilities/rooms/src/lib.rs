@@ -1,0 +1,41 @@
+//! Rooms: conversations whose events have ULIDs as cursors, resumed without gaps.
+//!
+//! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
+//! [`generator`] (which cursor is next), `active` (what is in memory of a room that is being written to), [`write`](mod@write) and
+//! [`read`]; then [`members`] with `seats` (who may hear it, until when), [`seen`] (how far somebody has come), [`sweep`]
+//! (what goes, and when), [`visits`] (who comes too often) and [`table`] (what is stored, and the contract a store keeps for it).
+//!
+//! Invariants: cursors of a room only grow, over all kinds of events, whatever the clock does and however often the server
+//! starts, and none is given twice. Nobody is shown an event while one with a lower cursor may still come. Only who
+//! took over last writes. Nothing that is committed after a member was removed reaches it.
+//! Not here: SSE, WebSocket, status codes (`api`); records and their order (`engine::log`).
+
+mod active;
+mod clock_guard;
+mod counts;
+pub mod cursor;
+mod error;
+pub mod event;
+pub mod generator;
+pub mod members;
+pub mod read;
+mod rooms;
+mod seats;
+pub mod seen;
+pub mod sweep;
+pub mod table;
+pub mod visits;
+pub mod write;
+
+pub use cursor::{Cursor, InvalidCursor};
+pub use error::RoomError;
+pub use event::{BadEvent, Event, Kind, NewEvent};
+pub use members::Member;
+pub use read::Bounds;
+pub use rooms::{Options, Room, Rooms};
+pub use seats::Seat;
+pub use seen::Seen;
+pub use sweep::Swept;
+pub use table::{Change, Declined, Store, Table};
+pub use visits::{Visit, VisitKey, Visits};
+pub use write::Written;

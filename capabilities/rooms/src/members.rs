@@ -1,0 +1,138 @@
+//! Who belongs to a room.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tidings_engine::log::{Commit, CommitError, Operation, StoreError};
+use tidings_model::{LogId, Position, ProjectId, RoomId, UserId};
+
+use crate::rooms::Inner;
+use crate::table::{Change, Declined, Row};
+use crate::{Cursor, Room, RoomError, Rooms, Seat};
+
+/// How often a change that met another tries again.
+const ATTEMPTS: usize = 16;
+/// Rooms of a project that is removed that are looked for at a time.
+const ROOMS_AT_A_TIME: usize = 256;
+
+/// A member of a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The head of the room when it came.
+    pub joined: Cursor,
+}
+
+impl Rooms {
+    /// Adds members to a room, which is created if it is not there, and removes others. Returns all, in order. Who is
+    /// removed hears nothing that is written after this has returned, and perhaps nothing that is written meanwhile.
+    pub async fn change_members(
+        &self,
+        project: &ProjectId,
+        room: &RoomId,
+        add: Vec<UserId>,
+        remove: Vec<UserId>,
+    ) -> Result<Vec<UserId>, RoomError> {
+        let (add, remove): (BTreeSet<_>, BTreeSet<_>) =
+            (add.into_iter().collect(), remove.into_iter().collect());
+        if !add.is_disjoint(&remove) {
+            return Err(RoomError::AddedAndRemoved);
+        }
+        let (add, remove): (Vec<_>, Vec<_>) = (add.into_iter().collect(), remove.into_iter().collect());
+        for _ in 0..ATTEMPTS {
+            let changed = match self.find(project, room).await? {
+                Some(found) => {
+                    let changing = self.inner.clone().change(found.log, add.clone(), remove.clone());
+                    // In a task of its own: if the caller goes away it may still be made, and until it is known whether
+                    // it was nobody who leaves may take a seat.
+                    let changing = tokio::spawn(changing);
+                    changing.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
+                }
+                None => self.inner.create(project, room, &add).await,
+            };
+            match changed {
+                Ok(log) => return self.inner.members(log).await,
+                // It was created, or removed, meanwhile.
+                Err(RoomError::Contended | RoomError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(RoomError::Contended)
+    }
+
+    /// All members of a room, in order.
+    pub async fn members(&self, room: &Room) -> Result<Vec<UserId>, RoomError> {
+        self.inner.members(room.log).await
+    }
+
+    /// What there is to know of a member; none if the user is none.
+    pub async fn member(&self, room: &Room, user: &UserId) -> Result<Option<Member>, RoomError> {
+        let found = self.inner.store.found(room.log).await?.ok_or(RoomError::NotFound)?;
+        Ok(found.row.members.get(user).map(|&joined| Member { joined: Cursor::at(joined) }))
+    }
+
+    /// Takes a seat in a room, which holds as long as the user is a member. First the seat, then [`Rooms::member`]: who is
+    /// removed in between is noticed by one or the other.
+    pub fn attend(&self, room: &Room, user: &UserId) -> Seat {
+        self.inner.seats.take(room.log, user)
+    }
+
+    /// Ends all rooms of a project that is removed.
+    pub async fn clear(&self, project: &ProjectId) -> Result<(), RoomError> {
+        loop {
+            let logs = self.inner.store.rooms_of(project, ROOMS_AT_A_TIME).await?;
+            if logs.is_empty() {
+                return Ok(());
+            }
+            for log in logs {
+                let commit = Commit::new().with(Operation::Delete(log)).changing(Change::Remove { log });
+                match self.inner.commit(commit).await.map_err(RoomError::from) {
+                    // Somebody else was first.
+                    Ok(_) | Err(RoomError::NotFound) => {}
+                    Err(error) => return Err(error),
+                }
+                self.inner.seats.clear(log);
+                self.inner.let_go(log);
+            }
+        }
+    }
+}
+
+impl Inner {
+    async fn members(&self, log: LogId) -> Result<Vec<UserId>, RoomError> {
+        let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
+        Ok(found.row.members.keys().cloned().collect())
+    }
+
+    async fn create(&self, project: &ProjectId, id: &RoomId, add: &[UserId]) -> Result<LogId, RoomError> {
+        let most = self.options.max_members;
+        if add.len() > most {
+            return Err(RoomError::TooManyMembers { most });
+        }
+        let log = self.store.reserve().await?;
+        let members: BTreeMap<_, _> = add.iter().map(|user| (user.clone(), Position::ZERO)).collect();
+        let row = Row {
+            project: project.clone(),
+            id: id.clone(),
+            members: Arc::new(members),
+            reserved: Position::ZERO,
+            collapsed: Arc::default(),
+        };
+        self.commit(Commit::new().with(Operation::create(log)).changing(Change::Create { log, row })).await?;
+        Ok(log)
+    }
+
+    async fn change(
+        self: Arc<Self>,
+        log: LogId,
+        add: Vec<UserId>,
+        remove: Vec<UserId>,
+    ) -> Result<LogId, RoomError> {
+        let joined = self.head(log).await?.position();
+        let _leaving = self.seats.leave(log, &remove);
+        let most = self.options.max_members;
+        match self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await {
+            Err(CommitError::Declined(Declined::NoSuchRoom)) => Err(RoomError::NotFound),
+            made => made.map(|_| log).map_err(RoomError::from),
+        }
+    }
+}

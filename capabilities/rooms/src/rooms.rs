@@ -1,0 +1,199 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidings_engine::deliver::{Channels, Limits};
+use tidings_engine::log::{Commit, CommitError, Committed, StoreError};
+use tidings_engine::{Bus, Chance, Clock, Metrics};
+use tidings_model::{LogId, ProjectId, RoomId, limits};
+
+use crate::active::ActiveRooms;
+use crate::clock_guard::ClockGuard;
+use crate::counts::Counts;
+use crate::seats::Seats;
+use crate::seen::Noted;
+use crate::sweep::Sweeping;
+use crate::visits::Visits;
+use crate::{Change, Declined, Store};
+
+/// The rooms of a server. Clones are the same rooms.
+#[derive(Clone)]
+pub struct Rooms {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) bus: Bus,
+    pub(crate) channels: Channels,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) chance: Arc<Chance>,
+    pub(crate) options: Options,
+    pub(crate) epoch: u64,
+    /// Whether the epoch is written down.
+    owned: AtomicBool,
+    pub(crate) counts: Counts,
+    pub(crate) guard: ClockGuard,
+    pub(crate) active: ActiveRooms,
+    pub(crate) seats: Seats,
+    pub(crate) noted: Noted,
+    pub(crate) sweeping: Sweeping,
+    pub(crate) visits: Visits,
+}
+
+/// A room that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Its events.
+    pub log: LogId,
+    /// The project it belongs to.
+    pub project: ProjectId,
+    /// Its name there.
+    pub id: RoomId,
+}
+
+/// What an operator may set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long events are kept.
+    pub retention: Duration,
+    /// How often it is looked for what is not kept any longer.
+    pub sweep_interval: Duration,
+    /// Reactions younger than this are left as they are.
+    pub reaction_min_lag: Duration,
+    /// Encoded events of a room that are kept for live readers that are behind.
+    pub ring: usize,
+    /// A live reader that is more events behind than this, and takes nothing, is cut off.
+    pub max_lag: u64,
+    /// How long it may take nothing.
+    pub stall: Duration,
+    /// How often an idle reader is told that the server is there.
+    pub heartbeat: Duration,
+    /// Live readers that one user has in the rooms of a project.
+    pub max_streams_per_user: usize,
+    /// Bytes of the payload of an event.
+    pub payload_bytes: usize,
+    /// Members of a room.
+    pub max_members: usize,
+    /// Whether a new member may read what was written before it came.
+    pub history_for_new_members: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_secs(14 * 24 * 60 * 60),
+            sweep_interval: Duration::from_secs(60 * 60),
+            reaction_min_lag: Duration::from_secs(60),
+            ring: 4096,
+            max_lag: 5000,
+            stall: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(15),
+            max_streams_per_user: limits::ROOM_STREAMS_PER_USER,
+            payload_bytes: limits::EVENT_PAYLOAD_BYTES,
+            max_members: limits::MEMBERS_PER_ROOM,
+            history_for_new_members: true,
+        }
+    }
+}
+
+impl Rooms {
+    /// Rooms in the given store, which wakes readers on the given bus. They are ours from now on: whoever had them before
+    /// cannot write any more. They are served on the runtime that this is called in.
+    pub async fn open(
+        store: Arc<dyn Store>,
+        bus: Bus,
+        clock: Arc<dyn Clock>,
+        chance: Arc<Chance>,
+        options: Options,
+        metrics: &Metrics,
+    ) -> Result<Self, StoreError> {
+        let (epoch, owned) = match take_over(&*store).await {
+            // Rooms can be read all the same. They are taken over with the first write for which there is space.
+            Err(StoreError::NoSpace) => (store.epoch().await?.saturating_add(1), false),
+            taken => (taken?, true),
+        };
+        let rings =
+            Limits { ring_frames: options.ring, ring_bytes: limits::ROOM_RING_BYTES, ..Limits::default() };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                channels: Channels::new(bus.clone(), rings),
+                store,
+                bus,
+                visits: Visits::new(chance.clone(), options.max_streams_per_user),
+                guard: ClockGuard::new(&*clock),
+                clock,
+                chance,
+                options,
+                epoch,
+                owned: AtomicBool::new(owned),
+                counts: Counts::new(metrics),
+                active: ActiveRooms::default(),
+                seats: Seats::default(),
+                noted: Noted::default(),
+                sweeping: Sweeping::default(),
+            }),
+        })
+    }
+
+    /// Counts who has had the rooms, this server last.
+    pub fn epoch(&self) -> u64 {
+        self.inner.epoch
+    }
+
+    /// What the operator set.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Who listens to what.
+    pub fn channels(&self) -> &Channels {
+        &self.inner.channels
+    }
+
+    /// What is remembered of readers beside what they read.
+    pub fn visits(&self) -> &Visits {
+        &self.inner.visits
+    }
+
+    /// The room of that name, if there is one.
+    pub async fn find(&self, project: &ProjectId, room: &RoomId) -> Result<Option<Room>, StoreError> {
+        let log = self.inner.store.room(project, room).await?;
+        Ok(log.map(|log| Room { log, project: project.clone(), id: room.clone() }))
+    }
+}
+
+impl Inner {
+    /// Makes a commit, if nobody else has taken over.
+    pub(crate) async fn commit(&self, commit: Commit<Change>) -> Result<Committed, CommitError<Declined>> {
+        if !self.owned.load(Ordering::Relaxed) {
+            let epoch = self.epoch;
+            match self.store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
+                // Whether it was us or somebody else who has this epoch shows with what is committed next.
+                Ok(_) | Err(CommitError::Declined(_)) => self.owned.store(true, Ordering::Relaxed),
+                Err(error) => return Err(error),
+            }
+        }
+        let committed = self.store.commit(commit.changing(Change::Owned { by: self.epoch })).await;
+        if matches!(committed, Err(CommitError::Declined(Declined::Fenced))) {
+            self.counts.fenced.count();
+        }
+        committed
+    }
+}
+
+/// Makes the rooms ours; returns the epoch that they are then in.
+async fn take_over(store: &dyn Store) -> Result<u64, StoreError> {
+    loop {
+        let epoch = store.epoch().await?.saturating_add(1);
+        match store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
+            Ok(_) => return Ok(epoch),
+            // Somebody else does the same at the same time, and one of us is first.
+            Err(CommitError::Declined(_)) => {}
+            Err(CommitError::Store(error)) => return Err(error),
+            Err(CommitError::Refused(refusal)) => {
+                return Err(StoreError::Unavailable(refusal.to_string()));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! How far somebody has seen a room, on each device.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use tidings_engine::log::{Commit, CommitError, StoreError};
+use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId, limits};
+
+use crate::rooms::Inner;
+use crate::table::{Back, Change, Devices};
+use crate::{Cursor, Room, RoomError, Rooms};
+
+/// What is written in one commit.
+const WRITTEN_AT_ONCE: usize = 1000;
+
+/// How far a user has seen a room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// On each device, and when that was told.
+    pub devices: BTreeMap<DeviceId, (Cursor, Timestamp)>,
+}
+
+impl Seen {
+    /// How far on a device, or on that which has seen most.
+    pub fn last(&self, device: Option<&DeviceId>) -> Option<Cursor> {
+        match device {
+            Some(device) => self.devices.get(device).map(|(cursor, _)| *cursor),
+            None => self.devices.values().map(|(cursor, _)| *cursor).max(),
+        }
+    }
+}
+
+/// What was noted and is not written yet.
+#[derive(Default)]
+pub(crate) struct Noted {
+    notes: Mutex<Notes>,
+    /// Notes are written by one at a time, and not while somebody goes back: they would undo that.
+    writing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Notes {
+    users: HashMap<(LogId, UserId), Devices>,
+    /// How many devices that are.
+    count: usize,
+}
+
+/// A device of a user in a room.
+type Key = (LogId, UserId, DeviceId);
+
+impl Notes {
+    fn note(&mut self, (log, user, device): Key, seen: (Position, Timestamp)) {
+        let known = self.users.get(&(log, user.clone())).is_some_and(|devices| devices.contains_key(&device));
+        if !known && self.count >= limits::NOTED_SEEN {
+            return;
+        }
+        self.count += usize::from(!known);
+        let noted = self.users.entry((log, user)).or_default().entry(device).or_insert(seen);
+        if seen.0 > noted.0 {
+            *noted = seen;
+        }
+    }
+
+    /// Forgets a note, if it is this one or whichever there is.
+    fn forget(&mut self, (log, user, device): &Key, seen: Option<(Position, Timestamp)>) {
+        let key = (*log, user.clone());
+        let Some(devices) = self.users.get_mut(&key) else { return };
+        if devices.get(device).is_some_and(|noted| seen.is_none_or(|seen| seen == *noted)) {
+            devices.remove(device);
+            self.count -= 1;
+        }
+        if devices.is_empty() {
+            self.users.remove(&key);
+        }
+    }
+
+    fn all(&self) -> Vec<(Key, (Position, Timestamp))> {
+        let of_user = |((log, user), devices): (&(LogId, UserId), &Devices)| {
+            let one = |(device, seen): (&DeviceId, &_)| ((*log, user.clone(), device.clone()), *seen);
+            devices.iter().map(one).collect::<Vec<_>>()
+        };
+        self.users.iter().flat_map(of_user).collect()
+    }
+}
+
+impl Noted {
+    fn lock(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().expect("nobody panics while holding the notes")
+    }
+}
+
+impl Rooms {
+    /// A device has seen a room up to a cursor. Durable when it returns. The highest counts, unless it is forced, and what
+    /// lies above the head does not.
+    pub async fn see(
+        &self,
+        room: &Room,
+        user: &UserId,
+        device: &DeviceId,
+        cursor: Cursor,
+        force: bool,
+    ) -> Result<(), RoomError> {
+        let inner = &self.inner;
+        if cursor > inner.head(room.log).await? {
+            return Ok(());
+        }
+        let _writing = inner.noted.writing.lock().await;
+        let key = (room.log, user.clone(), device.clone());
+        let back = if force { Back::Go } else { Back::Stay };
+        if force {
+            inner.noted.lock().forget(&key, None);
+        } else if !inner.is_news(&key, cursor.position()).await? {
+            return Ok(());
+        }
+        inner.commit(Commit::new().changing(see(key, (cursor.position(), inner.clock.now()), back))).await?;
+        inner.counts.seen.count();
+        Ok(())
+    }
+
+    /// The same, to be written within about a second, once for all that is noted until then. If too much waits to be
+    /// written, it is as if it had not been said.
+    pub fn note_seen(&self, room: &Room, user: &UserId, device: &DeviceId, cursor: Cursor) {
+        let key = (room.log, user.clone(), device.clone());
+        self.inner.noted.lock().note(key, (cursor.position(), self.inner.clock.now()));
+    }
+
+    /// How far a user has seen a room, also what is only noted.
+    pub async fn seen(&self, room: &Room, user: &UserId) -> Result<Seen, RoomError> {
+        let stored = self.inner.store.seen(room.log, user).await?;
+        let mut devices = stored.map(|stored| stored.as_ref().clone()).unwrap_or_default();
+        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
+        if !noted.is_empty() {
+            let head = self.inner.head(room.log).await?.position();
+            for (device, seen) in noted.into_iter().filter(|(_, (through, _))| *through <= head) {
+                let known = devices.entry(device).or_insert(seen);
+                *known = (*known).max(seen);
+            }
+        }
+        let shown = |(device, (through, at))| (device, (Cursor::at(through), at));
+        Ok(Seen { devices: devices.into_iter().map(shown).collect() })
+    }
+
+    /// Writes what was noted.
+    pub async fn write_noted(&self) -> Result<(), StoreError> {
+        let inner = &self.inner;
+        let _writing = inner.noted.writing.lock().await;
+        let notes = inner.noted.lock().all();
+        for some in notes.chunks(WRITTEN_AT_ONCE) {
+            let mut commit = Commit::new();
+            for (key, seen) in some {
+                if inner.counts_as_seen(key, seen.0).await? {
+                    commit = commit.changing(see(key.clone(), *seen, Back::Stay));
+                }
+            }
+            if !commit.changes.is_empty() {
+                let written = commit.changes.len() as u64;
+                match inner.commit(commit).await {
+                    Ok(_) => inner.counts.seen.add(written),
+                    // They stay noted, and are written later.
+                    Err(CommitError::Store(error)) => return Err(error),
+                    // Somebody else has the rooms now.
+                    Err(CommitError::Declined(_) | CommitError::Refused(_)) => {}
+                }
+            }
+            let mut notes = inner.noted.lock();
+            for (key, seen) in some {
+                notes.forget(key, Some(*seen));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Whether a device has not been known to have seen so much.
+    async fn is_news(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+        let (log, user, device) = key;
+        let stored = self.store.seen(*log, user).await?;
+        Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(|(known, _)| through > known))
+    }
+
+    /// Whether a note is to be written: it is news, and what was seen is there.
+    async fn counts_as_seen(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+        let head = match self.head(key.0).await {
+            Ok(head) => head.position(),
+            Err(RoomError::Store(error)) => return Err(error),
+            // The room has ended.
+            Err(_) => return Ok(false),
+        };
+        Ok(through <= head && self.is_news(key, through).await?)
+    }
+}
+
+fn see(key: Key, (through, at): (Position, Timestamp), back: Back) -> Change {
+    let (log, user, device) = key;
+    Change::See { log, user, device, through, at, back }
+}

@@ -1,0 +1,484 @@
+//! What is stored of rooms beside their events: who has them, who belongs to them, and how far everybody has seen.
+//!
+//! The rooms of a store belong to one server at a time, who says so by raising the epoch ([`Change::TakeOver`]). Everything
+//! it commits from then on carries [`Change::Owned`], which is refused once somebody else has taken over.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError, Tables};
+use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
+
+/// What rooms need of a store beside its logs.
+pub trait Store: Commits<Table> {
+    /// Who has the rooms.
+    fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>>;
+
+    /// The log of the room of that name.
+    fn room<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        id: &'a RoomId,
+    ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>>;
+
+    /// A room and its log, as they are at one moment.
+    fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>>;
+
+    /// The logs of rooms after one, in order, so many at most.
+    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
+
+    /// The logs of some rooms of a project, so many at most.
+    fn rooms_of<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>>;
+
+    /// How far a user has seen a room on each device.
+    fn seen<'a>(
+        &'a self,
+        log: LogId,
+        user: &'a UserId,
+    ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>>;
+
+    /// Looks at so many users, in order, for those with a device that was silent since before a moment.
+    fn silent<'a>(
+        &'a self,
+        after: Option<&'a (LogId, UserId)>,
+        before: Timestamp,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Silent, StoreError>>;
+}
+
+/// A room and its log, as they are at one moment.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What is stored of the room.
+    pub row: Arc<Row>,
+    /// Its log.
+    pub status: Status,
+}
+
+/// A room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The project it belongs to.
+    pub project: ProjectId,
+    /// Its name there.
+    pub id: RoomId,
+    /// Who belongs to it, and where its head was when they came.
+    pub members: Arc<BTreeMap<UserId, Position>>,
+    /// Cursors up to this may have been given to what is not in the log.
+    pub reserved: Position,
+    /// Events that are left out because later ones replace them, in order.
+    pub collapsed: Arc<Vec<Position>>,
+}
+
+/// How far a user has seen a room on each device, and when that was told.
+pub type Devices = BTreeMap<DeviceId, (Position, Timestamp)>;
+
+/// Some users that were looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Silent {
+    /// Those among them that have a silent device.
+    pub users: Vec<(LogId, UserId)>,
+    /// The last that was looked at, if there are more behind.
+    pub last: Option<(LogId, UserId)>,
+}
+
+/// What can happen to rooms.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Somebody takes all rooms over.
+    TakeOver {
+        /// One more than it was.
+        epoch: u64,
+    },
+    /// Nothing happens; but the rest of the commit is only made if nobody else has taken over.
+    Owned {
+        /// The epoch of who commits.
+        by: u64,
+    },
+    /// A room begins, or is as it was written down.
+    Create {
+        /// Its log.
+        log: LogId,
+        /// The room.
+        row: Row,
+    },
+    /// A room and all that is known of it ends.
+    Remove {
+        /// Its log.
+        log: LogId,
+    },
+    /// A room has other members.
+    Members {
+        /// Its log.
+        log: LogId,
+        /// They belong to it from now on, if they did not.
+        add: Vec<UserId>,
+        /// They do not any more.
+        remove: Vec<UserId>,
+        /// The head of the room.
+        joined: Position,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Cursors may be given to what is not in the log.
+    Reserve {
+        /// The room's log.
+        log: LogId,
+        /// Up to this.
+        through: Position,
+    },
+    /// Some events are left out from now on.
+    Collapse {
+        /// The room's log.
+        log: LogId,
+        /// They, in order.
+        positions: Vec<Position>,
+    },
+    /// What was left out up to a position is gone.
+    Prune {
+        /// The room's log.
+        log: LogId,
+        /// The position.
+        through: Position,
+    },
+    /// A device has seen a room so far.
+    See {
+        /// The room's log.
+        log: LogId,
+        /// Whose device.
+        user: UserId,
+        /// The device.
+        device: DeviceId,
+        /// So far.
+        through: Position,
+        /// Now.
+        at: Timestamp,
+        /// What to do if it has seen more before.
+        back: Back,
+    },
+    /// What devices of a user have seen is forgotten if they were silent since before a moment.
+    Forget {
+        /// The room's log.
+        log: LogId,
+        /// The user.
+        user: UserId,
+        /// The moment.
+        before: Timestamp,
+    },
+}
+
+/// What to do when somebody has seen less than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// The highest counts.
+    Stay,
+    /// The last counts.
+    Go,
+}
+
+/// Why the table refuses a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Declined {
+    /// Somebody else has taken over.
+    #[error("somebody else has taken over")]
+    Fenced,
+    /// It is not as it was when somebody looked.
+    #[error("somebody else changed it")]
+    Moved,
+    /// There is no such room, or no longer.
+    #[error("there is no such room")]
+    NoSuchRoom,
+    /// There would be too many members.
+    #[error("a room has at most {most} members")]
+    TooManyMembers {
+        /// The limit.
+        most: usize,
+    },
+}
+
+impl log::Change for Change {
+    type Refusal = Declined;
+}
+
+/// All rooms, in memory.
+#[derive(Debug, Default)]
+pub struct Table {
+    epoch: u64,
+    names: HashMap<ProjectId, BTreeMap<RoomId, LogId>>,
+    rows: BTreeMap<LogId, Arc<Row>>,
+    seen: BTreeMap<LogId, BTreeMap<UserId, Arc<Devices>>>,
+}
+
+impl Table {
+    /// See [`Store::epoch`].
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// See [`Store::room`].
+    pub fn room(&self, project: &ProjectId, id: &RoomId) -> Option<LogId> {
+        self.names.get(project)?.get(id).copied()
+    }
+
+    /// A room, by its log.
+    pub fn row(&self, log: LogId) -> Option<&Arc<Row>> {
+        self.rows.get(&log)
+    }
+
+    /// See [`Store::found`]; `status` is that of a log at the same moment.
+    pub fn found(&self, log: LogId, status: &dyn Fn(LogId) -> Option<Status>) -> Option<Found> {
+        Some(Found { row: self.rows.get(&log)?.clone(), status: status(log)? })
+    }
+
+    /// See [`Store::rooms`].
+    pub fn rooms(&self, after: Option<LogId>, most: usize) -> Vec<LogId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.rows.range((from, Bound::Unbounded)).map(|(log, _)| *log).take(most).collect()
+    }
+
+    /// See [`Store::rooms_of`].
+    pub fn rooms_of(&self, project: &ProjectId, most: usize) -> Vec<LogId> {
+        self.names.get(project).into_iter().flat_map(|names| names.values().copied()).take(most).collect()
+    }
+
+    /// How many rooms there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// See [`Store::seen`].
+    pub fn seen(&self, log: LogId, user: &UserId) -> Option<&Arc<Devices>> {
+        self.seen.get(&log)?.get(user)
+    }
+
+    /// See [`Store::silent`].
+    pub fn silent(&self, after: Option<&(LogId, UserId)>, before: Timestamp, most: usize) -> Silent {
+        let first = after.map_or(LogId::new(0), |(log, _)| *log);
+        let all = self.seen.range(first..).flat_map(|(&log, users)| {
+            let from = match after {
+                Some((at, user)) if *at == log => Bound::Excluded(user),
+                _ => Bound::Unbounded,
+            };
+            users.range((from, Bound::Unbounded)).map(move |(user, devices)| (log, user, devices))
+        });
+        let mut silent = Silent::default();
+        for (looked, (log, user, devices)) in all.enumerate() {
+            if looked == most {
+                return silent;
+            }
+            if devices.values().any(|(_, at)| *at < before) {
+                silent.users.push((log, user.clone()));
+            }
+            silent.last = Some((log, user.clone()));
+        }
+        Silent { last: None, ..silent }
+    }
+
+    /// Changes that make the same table from an empty one.
+    pub fn written(&self) -> Vec<Change> {
+        let taken = (self.epoch > 0).then_some(Change::TakeOver { epoch: self.epoch });
+        let mut changes: Vec<_> = taken.into_iter().collect();
+        let create = |(&log, row): (&LogId, &Arc<Row>)| Change::Create { log, row: Row::clone(row) };
+        changes.extend(self.rows.iter().map(create));
+        for (&log, users) in &self.seen {
+            for (user, devices) in users {
+                changes.extend(devices.iter().map(|(device, &(through, at))| {
+                    let (user, device) = (user.clone(), device.clone());
+                    Change::See { log, user, device, through, at, back: Back::Go }
+                }));
+            }
+        }
+        changes
+    }
+
+    fn judge_members(
+        &self,
+        log: LogId,
+        add: &[UserId],
+        remove: &[UserId],
+        most: usize,
+    ) -> Result<(), Declined> {
+        let members = &self.rows.get(&log).ok_or(Declined::NoSuchRoom)?.members;
+        let leaving = remove.iter().filter(|user| members.contains_key(*user)).count();
+        let coming = add.iter().filter(|user| !members.contains_key(*user)).count();
+        let left = members.len().saturating_sub(leaving);
+        // Who has more than it may, because the limit is lower now, may still let some go.
+        if coming > 0 && left + coming > most { Err(Declined::TooManyMembers { most }) } else { Ok(()) }
+    }
+
+    fn remove(&mut self, log: LogId) {
+        self.seen.remove(&log);
+        let Some(row) = self.rows.remove(&log) else { return };
+        if let Some(names) = self.names.get_mut(&row.project) {
+            names.remove(&row.id);
+            if names.is_empty() {
+                self.names.remove(&row.project);
+            }
+        }
+    }
+
+    fn see(&mut self, log: LogId, user: UserId, device: DeviceId, seen: (Position, Timestamp), back: Back) {
+        if !self.rows.contains_key(&log) {
+            return;
+        }
+        let devices = Arc::make_mut(self.seen.entry(log).or_default().entry(user).or_default());
+        let (through, at) = seen;
+        let known = devices.entry(device.clone()).or_insert(seen);
+        if back == Back::Go || through > known.0 {
+            *known = (through, at);
+        }
+        if devices.len() > limits::DEVICES_PER_MEMBER {
+            let others = devices.iter().filter(|(other, _)| **other != device);
+            let oldest = others.min_by_key(|(_, (_, at))| *at).map(|(oldest, _)| oldest.clone());
+            if let Some(oldest) = oldest {
+                devices.remove(&oldest);
+            }
+        }
+    }
+
+    fn forget(&mut self, log: LogId, user: &UserId, before: Timestamp) {
+        let Some(users) = self.seen.get_mut(&log) else { return };
+        if let Some(devices) = users.get_mut(user) {
+            let devices = Arc::make_mut(devices);
+            devices.retain(|_, (_, at)| *at >= before);
+            if devices.is_empty() {
+                users.remove(user);
+            }
+        }
+        if users.is_empty() {
+            self.seen.remove(&log);
+        }
+    }
+
+    /// Does something to a room that is there.
+    fn with_row(&mut self, log: LogId, act: impl FnOnce(&mut Row)) {
+        if let Some(row) = self.rows.get_mut(&log) {
+            act(Arc::make_mut(row));
+        }
+    }
+}
+
+impl Tables for Table {
+    type Change = Change;
+
+    fn judge(&self, change: &Change) -> Result<(), Declined> {
+        let there = |log: &LogId| {
+            if self.rows.contains_key(log) { Ok(()) } else { Err(Declined::NoSuchRoom) }
+        };
+        let holds = |holds: bool, declined: Declined| if holds { Ok(()) } else { Err(declined) };
+        match change {
+            Change::TakeOver { epoch } => holds(*epoch > self.epoch, Declined::Moved),
+            Change::Owned { by } => holds(*by == self.epoch, Declined::Fenced),
+            Change::Create { log, row } => {
+                let free = !self.rows.contains_key(log) && self.room(&row.project, &row.id).is_none();
+                holds(free, Declined::Moved)
+            }
+            Change::Members { log, add, remove, most, .. } => self.judge_members(*log, add, remove, *most),
+            Change::Remove { log }
+            | Change::Reserve { log, .. }
+            | Change::Collapse { log, .. }
+            | Change::Prune { log, .. } => there(log),
+            // Nothing happens if there is nothing it could happen to.
+            Change::See { .. } | Change::Forget { .. } => Ok(()),
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::TakeOver { epoch } => self.epoch = epoch,
+            Change::Owned { .. } => {}
+            Change::Create { log, row } => {
+                self.names.entry(row.project.clone()).or_default().insert(row.id.clone(), log);
+                self.rows.insert(log, Arc::new(row));
+            }
+            Change::Remove { log } => self.remove(log),
+            Change::Members { log, add, remove, joined, .. } => self.with_row(log, |row| {
+                let members = Arc::make_mut(&mut row.members);
+                for user in &remove {
+                    members.remove(user);
+                }
+                for user in add {
+                    members.entry(user).or_insert(joined);
+                }
+            }),
+            Change::Reserve { log, through } => {
+                self.with_row(log, |row| row.reserved = row.reserved.max(through));
+            }
+            Change::Collapse { log, positions } => self.with_row(log, |row| {
+                let collapsed = Arc::make_mut(&mut row.collapsed);
+                collapsed.extend(positions);
+                collapsed.sort_unstable();
+                collapsed.dedup();
+            }),
+            Change::Prune { log, through } => self.with_row(log, |row| {
+                let collapsed = Arc::make_mut(&mut row.collapsed);
+                let gone = collapsed.partition_point(|position| *position <= through);
+                collapsed.drain(..gone);
+                collapsed.shrink_to(2 * collapsed.len());
+            }),
+            Change::See { log, user, device, through, at, back } => {
+                self.see(log, user, device, (through, at), back);
+            }
+            Change::Forget { log, user, before } => self.forget(log, &user, before),
+        }
+    }
+}
+
+impl<T: Carries<Table>> Store for Memory<T> {
+    fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().epoch()))).boxed()
+    }
+
+    fn room<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        id: &'a RoomId,
+    ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().room(project, id)))).boxed()
+    }
+
+    fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, status| tables.part().found(log, status)))).boxed()
+    }
+
+    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms(after, most)))).boxed()
+    }
+
+    fn rooms_of<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms_of(project, most)))).boxed()
+    }
+
+    fn seen<'a>(
+        &'a self,
+        log: LogId,
+        user: &'a UserId,
+    ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().seen(log, user).cloned()))).boxed()
+    }
+
+    fn silent<'a>(
+        &'a self,
+        after: Option<&'a (LogId, UserId)>,
+        before: Timestamp,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Silent, StoreError>> {
+        std::future::ready(Ok(self.look(|tables, _| tables.part().silent(after, before, most)))).boxed()
+    }
+}

@@ -1,0 +1,239 @@
+//! Writing: what is to be kept is committed, and what is not is told to those who are there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidings_engine::log::{
+    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, ReadError, Record, Refusal, Span,
+    StoreError,
+};
+use tidings_model::{CommitNumber, LogId, Position, Producer, Timestamp, limits};
+
+use crate::active::{Active, UnderWay};
+use crate::event::{Event, is_first_of};
+use crate::rooms::Inner;
+use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
+
+/// Cursors for what is not kept are reserved for so long, so that it takes a commit only now and then.
+const RESERVED_AHEAD: Duration = Duration::from_secs(4);
+/// What is reserved lasts for an event of this moment.
+const FOR_THIS_MOMENT: Duration = Duration::from_millis(1);
+/// What is reserved lasts for an event that comes when something else was committed.
+const FOR_A_WHILE: Duration = Duration::from_secs(2);
+/// How often it is tried anew when reserved cursors are used up by others.
+const ATTEMPTS: usize = 16;
+/// Most repeated requests are that young.
+const REPEATED_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Where each event lies and when it was written, in the order in which they were given.
+    pub events: Vec<(Cursor, Timestamp)>,
+    /// Whether the same request was made before; this is the answer it got then.
+    pub duplicate: bool,
+}
+
+impl Rooms {
+    /// Writes events, all or none. What is kept is durable when it returns, and one stands behind the other in the log.
+    /// What is not kept lies behind all that is.
+    pub async fn write(
+        &self,
+        room: &Room,
+        events: Vec<NewEvent>,
+        producer: Option<Producer>,
+    ) -> Result<Written, RoomError> {
+        let inner = &self.inner;
+        check(&events, producer.as_ref(), inner.options.payload_bytes)?;
+        let active = inner.active(room.log).await?;
+        let now = inner.now();
+        let (kept, apart): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
+        if !kept.is_empty() && !apart.is_empty() {
+            // Before: when the others are written there should be nothing left that can fail.
+            inner.reserve(room.log, &active, FOR_A_WHILE).await?;
+        }
+        let mut kept_at = Vec::new();
+        if !kept.is_empty() {
+            let stamp = |n: usize| producer.as_ref().filter(|_| n == 0);
+            let payloads = kept.iter().enumerate().map(|(n, event)| event.stored(now, stamp(n))).collect();
+            let appending = Appending { log: room.log, active: active.clone(), payloads, producer, now };
+            match appending.run(inner).await? {
+                Landed::Now(appended) => kept_at = places(appended.first, kept.len()),
+                Landed::Before(events) => return Ok(Written { events, duplicate: true }),
+            }
+            if kept.iter().any(|event| event.kind == Kind::Reaction) {
+                inner.sweeping.reacted(room.log);
+            }
+        }
+        let mut apart_at = Vec::new();
+        if !apart.is_empty() {
+            let first = inner.lay_apart(room.log, &active, &apart, now).await?;
+            apart_at = places(first, apart.len());
+        }
+        inner.counts.written(events.iter().map(|event| event.kind));
+        let (mut kept_at, mut apart_at) = (kept_at.into_iter(), apart_at.into_iter());
+        let place = |event: &NewEvent| {
+            let places = if event.kind.is_durable() { &mut kept_at } else { &mut apart_at };
+            (places.next().expect("each event has a place"), now)
+        };
+        Ok(Written { events: events.iter().map(place).collect(), duplicate: false })
+    }
+}
+
+fn check(events: &[NewEvent], producer: Option<&Producer>, most: usize) -> Result<(), RoomError> {
+    if events.is_empty() {
+        return Err(RoomError::NoEvents);
+    }
+    if events.len() > limits::EVENTS_PER_WRITE {
+        return Err(RoomError::TooManyEvents);
+    }
+    if events.iter().any(|event| event.payload.len() > most) {
+        return Err(RoomError::PayloadTooLarge { most });
+    }
+    if producer.is_some() && events.iter().any(|event| !event.kind.is_durable()) {
+        return Err(RoomError::TypingByProducer);
+    }
+    Ok(())
+}
+
+fn places(first: Position, count: usize) -> Vec<Cursor> {
+    let place = |n: usize| first.further(n as u64).expect("positions that were given");
+    (0..count).map(|n| Cursor::at(place(n))).collect()
+}
+
+/// An append to a room.
+struct Appending {
+    log: LogId,
+    active: Arc<Active>,
+    payloads: Vec<Bytes>,
+    producer: Option<Producer>,
+    now: Timestamp,
+}
+
+/// What came of it.
+enum Landed {
+    Now(Appended),
+    /// The same request was made before, with these events.
+    Before(Vec<(Cursor, Timestamp)>),
+}
+
+impl Appending {
+    async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
+        let (log, producer) = (self.log, self.producer.clone());
+        // In a task of its own: if the caller goes away the commit may still be made, and until it is known whether it was
+        // nothing that lies apart may be shown behind it.
+        let appending = tokio::spawn(self.commit(inner.clone()));
+        let committed = appending.await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        match (committed, producer) {
+            (Ok(appended), _) => Ok(Landed::Now(appended)),
+            (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
+                inner.repeated(log, &producer).await.map(Landed::Before)
+            }
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+
+    async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
+        let Self { log, active, payloads, producer, now } = self;
+        let (least, under_way) = UnderWay::set_out(&inner, log, active, payloads.len() as u64, now);
+        let append = Append {
+            positions: Positions::AtLeast(least),
+            conditions: Conditions { producer, ..Conditions::default() },
+            ..Append::new(log, payloads)
+        };
+        let appended = inner.commit(Commit::new().with(append)).await?.appended();
+        under_way.arrived(appended.last);
+        Ok(appended)
+    }
+}
+
+impl Inner {
+    /// Tells events to those who are there. Returns where the first lies, when nothing below it is on its way any more.
+    async fn lay_apart(
+        &self,
+        log: LogId,
+        active: &Arc<Active>,
+        events: &[&NewEvent],
+        emitted_at: Timestamp,
+    ) -> Result<Position, RoomError> {
+        for _ in 0..ATTEMPTS {
+            let now = self.now();
+            let record = |n: usize, position: Position| Record {
+                position,
+                // No commit has made it.
+                commit: CommitNumber::ZERO,
+                at: now,
+                payload: events[n].stored(emitted_at, None),
+                head: None,
+                origin: None,
+                boundary: Boundary::Last,
+            };
+            if let Some(first) = active.lay_apart(self, log, now, events.len(), record) {
+                let last = first.further(events.len() as u64 - 1).unwrap_or(Position::MAX);
+                active.until_told(last).await;
+                return Ok(first);
+            }
+            self.reserve(log, active, FOR_THIS_MOMENT).await?;
+        }
+        Err(RoomError::Contended)
+    }
+
+    /// Makes sure that cursors are reserved for what is not kept.
+    async fn reserve(&self, log: LogId, active: &Active, must: Duration) -> Result<(), RoomError> {
+        let _reserving = active.reserving.lock().await;
+        let Some(through) = active.to_reserve(self.now(), RESERVED_AHEAD, must) else { return Ok(()) };
+        self.commit(Commit::new().changing(Change::Reserve { log, through })).await?;
+        active.reserved(through);
+        Ok(())
+    }
+
+    /// The first answer to a request that is repeated.
+    async fn repeated(&self, log: LogId, producer: &Producer) -> Result<Vec<(Cursor, Timestamp)>, RoomError> {
+        let floor = self.store.status(log).await?.floor;
+        let young = Cursor::first_of(self.now() - REPEATED_WITHIN).position().max(floor);
+        if let Some(events) = self.search(log, producer, young, Position::MAX).await? {
+            return Ok(events);
+        }
+        self.search(log, producer, floor, young).await?.ok_or(RoomError::Forgotten)
+    }
+
+    /// Searches between two positions for what a request has written.
+    async fn search(
+        &self,
+        log: LogId,
+        producer: &Producer,
+        mut after: Position,
+        through: Position,
+    ) -> Result<Option<Vec<(Cursor, Timestamp)>>, RoomError> {
+        let mut events = Vec::new();
+        let mut searched = 0;
+        while searched < limits::REPEAT_SEARCH_EVENTS {
+            // An append that begins before the end may end behind it.
+            let through = if events.is_empty() { through } else { Position::MAX };
+            let page = match self.store.read(log, Span { through, ..Span::after(after) }).await {
+                Err(ReadError::Trimmed { floor, .. }) => {
+                    after = floor;
+                    continue;
+                }
+                page => page?,
+            };
+            if page.records.is_empty() {
+                return Ok(None);
+            }
+            searched += page.records.len();
+            after = page.last(after);
+            for record in &page.records {
+                if events.is_empty() && !is_first_of(record, producer) {
+                    continue;
+                }
+                let Some(event) = Event::of(record) else { continue };
+                events.push((event.cursor, event.emitted_at));
+                if record.boundary == Boundary::Last {
+                    return Ok(Some(events));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
