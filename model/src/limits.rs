@@ -167,9 +167,9 @@ pub const OWN_READ_BYTES: usize = 32 * 1024;
 /// Bytes of encoded records that are kept for live readers of other sessions who hear the same. Of a single larger append all
 /// is kept, and half of this beside it.
 pub const SHARED_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of a record from which on that is done. Below about as many it is written anew as fast as it is found: for SSE that is
-/// so up to 256 bytes, for WebSockets up to 1 KiB.
-pub const SHARED_RECORD_BYTES: usize = 512;
+/// Bytes of a record from which on that is done. Smaller ones are written for each: that costs no more than finding them and
+/// sending two pieces instead of one.
+pub const SHARED_RECORD_BYTES: usize = 1024;
 /// How long a live reader may take nothing of what waits for it before it is cut off.
 pub const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a live reader that is told to go may take to hear it before it is cut off.

@@ -160,7 +160,7 @@ async fn readers_of_many_sessions_hear_the_same_byte_for_byte_however_they_are_c
                 }
             }
         }
-        let long = "0123456789abcdef".repeat(40);
+        let long = "0123456789abcdef".repeat(80);
         let large = format!("{long}\n\nevent: control\n{long}");
         let messages = [r#"{"a":""#.to_owned() + &long + r#""}"#, format!("\"{}\"", "é".repeat(600))];
         for (text, json) in [(large.as_str(), &messages[..]), ("small", &[json!(1).to_string()])] {
