@@ -7,8 +7,9 @@ use axum::response::{IntoResponse, Response};
 use tidings_auth::Gate;
 
 use crate::Api;
-use crate::path;
+use crate::rooms::PREFIX as ROOMS;
 use crate::turnstile::HeadBytes;
+use crate::{credential, path};
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -25,7 +26,7 @@ const EXPOSED: &str = "etag, location, retry-after, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
     stream-ttl, stream-expires-at, stream-max-age, stream-max-bytes, stream-max-messages, \
     stream-fanout-count, stream-fanout-successes, stream-fanout-failures, stream-fanout-mode, \
-    stream-sse-data-encoding, x-request-id";
+    stream-sse-data-encoding, stream-epoch, last-event-id, x-request-id";
 
 /// Lets a request in if it is within its limits, answers preflights, and puts on every answer what browsers need to use
 /// it, and only as it is meant.
@@ -62,13 +63,15 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// What the project in the request's path lets the page do that sent it.
+    /// What the project in the request's path, or else that of its token, lets the page do that sent it.
     pub fn of(gate: &Gate, request: &Request) -> Self {
         let page = request.headers().get(header::ORIGIN);
         if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
             return Self::Nobody;
         }
-        let project = path::project_of(request.uri().path());
+        let path = request.uri().path();
+        let project = path::project_of(path)
+            .or_else(|| path.starts_with(ROOMS).then(|| credential::project_of(gate, request)));
         // Pages may use any project then, but not administer the server.
         if gate.is_open() {
             return if project.is_some() { Self::Any } else { Self::Foreign };

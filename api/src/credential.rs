@@ -3,11 +3,11 @@
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderMap, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
-use tidings_auth::{Action, Credential, Denied, Pass, Resource, Route};
+use tidings_auth::{Action, Credential, Denied, Gate, Pass, Resource, Route};
 use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 
@@ -79,6 +79,12 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
     Some(credential)
 }
 
+/// The project that the credential taken out of a request says it is for; the default one if none says so.
+pub fn project_of(gate: &Gate, request: &Request) -> ProjectId {
+    let shown = request.extensions().get::<Shown>().and_then(|shown| shown.0.as_ref().ok()?.as_ref());
+    shown.and_then(|shown| gate.project_named_by(shown)).unwrap_or_else(ProjectId::default_project)
+}
+
 /// Whoever sent a request.
 pub struct Caller {
     api: Api,
@@ -110,6 +116,21 @@ impl Caller {
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
     pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    /// Whether the caller is somebody whom a project knows. Not counted: what it may do is asked later.
+    pub async fn is_known_in(&self, project: &ProjectId) -> Result<(), ApiError> {
+        match self.judged(project, Action::Read, Resource::Project).await {
+            Err(error) if error.status() == StatusCode::UNAUTHORIZED => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The project that the credential says it is for; the default one if none says so.
+    pub fn project_named(&self) -> ProjectId {
+        let shown = self.shown.as_ref().ok().and_then(Option::as_ref);
+        let named = shown.and_then(|shown| self.api.gate.project_named_by(shown));
+        named.unwrap_or_else(ProjectId::default_project)
     }
 
     /// Whether the caller may do this in a project.

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi, ToSchema};
 
-use crate::{listing, operations, projects, sessions, streams};
+use crate::{listing, operations, projects, rooms, sessions, streams};
 
 /// Every answer that says no.
 #[derive(ToSchema)]
@@ -28,6 +28,21 @@ pub struct ErrorDetail {
     code: String,
     /// For people; it may change.
     message: String,
+}
+
+/// Every answer of rooms that says no.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[expect(dead_code, reason = "it only describes what `rooms::Refusal` writes")]
+pub struct RoomErrorAnswer {
+    /// For programs; it does not change.
+    error: String,
+    /// For people; it may change.
+    message: String,
+    /// After how many seconds it may be tried again.
+    retry_after: Option<f64>,
+    /// What a program needs to go on.
+    detail: Option<serde_json::Value>,
 }
 
 /// Bytes of any kind.
@@ -64,6 +79,9 @@ pub struct SessionRefusals;
 
 /// What a request that writes to a stream may be told.
 pub struct WriteRefusals;
+
+/// What a request to a room may be told.
+pub struct RoomRefusals;
 
 const ANY: &[(u16, &str)] = &[
     (400, "The request cannot be understood."),
@@ -151,9 +169,46 @@ const WRITE: &[(u16, &str)] = &[
     (507, "`no_space`: the store is out of space."),
 ];
 
+const ROOM: &[(u16, &str)] = &[
+    (400, "`InvalidRequest` or `InvalidCursor`: the request cannot be understood."),
+    (401, "`AuthRequired` or `TokenExpired`: nobody whom the server knows."),
+    (
+        403,
+        "`NotMember`: not a member, or there is no such room; `UserRequired`: the credential names no user; `Forbidden`: it \
+         does not allow this; `ProducerFenced`: a newer instance of the producer has taken over.",
+    ),
+    (404, "`ConvoNotFound`: there is no such room, for those who manage rooms."),
+    (408, "`InvalidRequest`: the body came too slowly."),
+    (
+        409,
+        "`SlowConsumer`: too slow a moment ago; `ProducerGap`: a request of the producer is missing before this one; \
+         `ProducerForgotten`: the request was made, and what it wrote is no longer kept.",
+    ),
+    (
+        410,
+        "`CursorCompacted` or `FutureCursor`: the place is gone, or never was; `detail` says where to begin.",
+    ),
+    (413, "`PayloadTooLarge`: a payload, the body, or the number of events or members."),
+    (414, "`uri_too_long`: path and query are too long."),
+    (426, "`InvalidRequest`: not asked as RFC 6455 asks for a WebSocket."),
+    (
+        429,
+        "`TooManyStreams`, `TooManyProducers` or `TooManyRequests`: `Retry-After` says when to come again.",
+    ),
+    (431, "`headers_too_large`: first line and headers are too large."),
+    (500, "`Unavailable`: our fault."),
+    (503, "`Unavailable`: not now."),
+    (505, "`InvalidRequest`: a WebSocket begins with HTTP/1.1."),
+    (507, "`Unavailable`: the store is out of space."),
+];
+
 fn refusals(lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
+    refusals_as("ErrorAnswer", lists)
+}
+
+fn refusals_as(schema: &str, lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
     let one = |(status, description): &(u16, &str)| {
-        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorAnswer"))).build();
+        let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
         let response = ResponseBuilder::new().description(*description).content("application/json", content);
         (status.to_string(), RefOr::T(response.build()))
     };
@@ -202,6 +257,12 @@ impl IntoResponses for WriteRefusals {
     }
 }
 
+impl IntoResponses for RoomRefusals {
+    fn responses() -> BTreeMap<String, RefOr<openapi::Response>> {
+        refusals_as("RoomErrorAnswer", &[ROOM])
+    }
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -225,6 +286,15 @@ impl IntoResponses for WriteRefusals {
         sessions::describe,
         sessions::touch,
         sessions::delete,
+        rooms::follow::follow,
+        rooms::write::write_events,
+        rooms::write::change_members,
+        rooms::write::read_members,
+        rooms::write::write_seen,
+        rooms::write::read_seen,
+        rooms::follow::subscribe,
+        rooms::follow::subscribe_websocket,
+        rooms::write::update_cursor,
         listing::list,
         projects::list,
         projects::create,
@@ -235,7 +305,7 @@ impl IntoResponses for WriteRefusals {
         projects::get_config,
         projects::put_config,
     ),
-    components(schemas(Content, ErrorAnswer, ErrorDetail, StatusAnswer)),
+    components(schemas(Content, ErrorAnswer, ErrorDetail, RoomErrorAnswer, StatusAnswer)),
     security(("bearer" = []), ("token_in_query" = [])),
     modifiers(&Credentials)
 )]

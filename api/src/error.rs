@@ -32,6 +32,20 @@ pub struct ApiError {
     failure: Option<String>,
 }
 
+/// What an answer that says no says.
+pub struct ErrorParts {
+    /// Its status.
+    pub status: StatusCode,
+    /// The message for people.
+    pub message: String,
+    /// Headers that go with it.
+    pub headers: Vec<(HeaderName, String)>,
+    /// The limit that was hit, if it was one.
+    pub limit: Option<Limit>,
+    /// What has failed on our side, in full.
+    pub failure: Option<String>,
+}
+
 /// What an answer that says no tells those who count and log; it goes with the answer and not to the client.
 #[derive(Clone, Debug)]
 pub struct Refused {
@@ -64,6 +78,22 @@ impl ApiError {
         let message = "the server could not do this; see its log";
         let told = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
         Self { failure: Some(error.to_string()), ..told }
+    }
+
+    /// Its status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Its code for programs.
+    pub fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What it says, for who says it in other words.
+    pub fn into_parts(self) -> ErrorParts {
+        let Self { status, code: _, message, headers, limit, failure } = self;
+        ErrorParts { status, message, headers, limit, failure }
     }
 
     /// The same with a header.

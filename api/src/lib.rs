@@ -1,7 +1,7 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
 //! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`],
-//! [`sessions`] with [`envelope`]), then
+//! [`sessions`] with [`envelope`], [`rooms`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`] and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
@@ -25,6 +25,7 @@ mod observe;
 mod operations;
 mod path;
 mod projects;
+mod rooms;
 mod routes;
 mod sessions;
 mod sse;
@@ -40,6 +41,7 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
 use tidings_engine::Chance;
+use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
 use tidings_streams::Streams;
 
@@ -82,6 +84,8 @@ pub struct Parts {
     pub streams: Streams,
     /// The sessions that stand on them.
     pub sessions: Sessions,
+    /// The rooms.
+    pub rooms: Rooms,
     /// Who may use them.
     pub gate: Gate,
     /// Spreads what would otherwise come all at once.
@@ -125,6 +129,12 @@ fn routes() -> Routes {
         .route("/v1/{project}/publish/{*id}", post(sessions::publish))
         .route("/v1/{project}/session/{session}", get(sessions::describe).delete(sessions::delete))
         .route("/v1/{project}/session/{session}/touch", post(sessions::touch))
+        .route("/v1/{project}/rooms/{room}/events", rooms::events())
+        .route("/v1/{project}/rooms/{room}/members", rooms::members())
+        .route("/v1/{project}/rooms/{room}/seen", rooms::seen())
+        .route(rooms::SUBSCRIBE, rooms::subscribe())
+        .route("/x/blue.catbird.mls.subscribeConvoEvents.ws", rooms::subscribe_websocket())
+        .route("/x/blue.catbird.mls.updateCursor", rooms::update_cursor())
         .route("/v1/projects", projects::all())
         .route("/v1/projects/{project}", projects::one())
         .route("/v1/projects/{project}/keys", projects::keys())

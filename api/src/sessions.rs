@@ -300,7 +300,7 @@ pub async fn delete(
 }
 
 /// What no cache keeps: it changes with time.
-const UNCACHED: AppendHeaders<[(header::HeaderName, &str); 1]> =
+pub const UNCACHED: AppendHeaders<[(header::HeaderName, &str); 1]> =
     AppendHeaders([(header::CACHE_CONTROL, "no-store")]);
 
 /// The session that a path names, if the caller may do this with it.

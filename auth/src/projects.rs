@@ -396,11 +396,15 @@ impl Projects {
 
     /// Whether the text is a credential of anybody.
     pub(crate) fn knows(&self, text: &str, now: Timestamp) -> bool {
-        let project = match split_api_key(text) {
+        Self::named_by(text).is_some_and(|project| self.verify(&project, text, now).is_ok())
+    }
+
+    /// The project that a credential says it is for.
+    pub(crate) fn named_by(text: &str) -> Option<ProjectId> {
+        match split_api_key(text) {
             Some((project, _)) => Some(project),
             None => Unverified::parse(text).ok().map(|token| token.claims.project),
-        };
-        project.is_some_and(|project| self.verify(&project, text, now).is_ok())
+        }
     }
 
     /// Whether what a credential rests on is still there.

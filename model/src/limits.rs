@@ -61,6 +61,10 @@ pub const MEMBERS_PER_ROOM: usize = 100_000;
 pub const DEVICES_PER_MEMBER: usize = 64;
 /// Events of one write to a room.
 pub const EVENTS_PER_WRITE: usize = 1000;
+/// Bytes of a request that changes the members of a room: as many as there may be.
+pub const MEMBERS_BODY_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of a request that tells how far a room was seen.
+pub const SEEN_BODY_BYTES: usize = 16 * 1024;
 /// Bytes of the payload of an event.
 pub const EVENT_PAYLOAD_BYTES: usize = 16 * 1024;
 /// Events of a room that only those hear who are there, until they have heard them. The oldest go first.
@@ -230,11 +234,19 @@ pub enum Limit {
     SourcesPerSession,
     /// [`SUBSCRIBERS_PER_SOURCE`].
     SubscribersPerSource,
+    /// [`MEMBERS_PER_ROOM`], or what the operator has set.
+    MembersPerRoom,
+    /// [`EVENTS_PER_WRITE`].
+    EventsPerWrite,
+    /// [`EVENT_PAYLOAD_BYTES`], or what the operator has set.
+    EventBytes,
+    /// [`ROOM_STREAMS_PER_USER`], or what the operator has set.
+    StreamsPerUser,
 }
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -250,6 +262,10 @@ impl Limit {
         Self::ForkDepth,
         Self::SourcesPerSession,
         Self::SubscribersPerSource,
+        Self::MembersPerRoom,
+        Self::EventsPerWrite,
+        Self::EventBytes,
+        Self::StreamsPerUser,
     ];
 
     /// Its name in metrics.
@@ -270,6 +286,10 @@ impl Limit {
             Self::ForkDepth => "fork_depth",
             Self::SourcesPerSession => "sources_per_session",
             Self::SubscribersPerSource => "subscribers_per_source",
+            Self::MembersPerRoom => "members_per_room",
+            Self::EventsPerWrite => "events_per_write",
+            Self::EventBytes => "event_bytes",
+            Self::StreamsPerUser => "streams_per_user",
         }
     }
 }

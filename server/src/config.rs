@@ -44,6 +44,8 @@ pub struct Config {
     pub streams: tidings_streams::Options,
     /// How sessions are set.
     pub sessions: tidings_sessions::Options,
+    /// How rooms are set.
+    pub rooms: tidings_rooms::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// How long the store waits for more commits before it writes.
@@ -81,6 +83,7 @@ impl Default for Config {
             data: PathBuf::from("./tidings-data"),
             streams: tidings_streams::Options::default(),
             sessions: tidings_sessions::Options::default(),
+            rooms: tidings_rooms::Options::default(),
             limits: LimitOptions::default(),
             commit_window: Duration::ZERO,
             dev: false,
@@ -168,6 +171,7 @@ impl Config {
             tls: self.tls(),
             streams: self.streams,
             sessions: self.sessions,
+            rooms: self.rooms,
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: ObserveOptions {

@@ -71,8 +71,7 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     let mut head = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
     let path = head.path?;
-    let stays = path.split_once('?')?.1.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket");
-    if head.method != Some("GET") || head.version != Some(1) || !stays {
+    if head.method != Some("GET") || head.version != Some(1) || !live::stays(path) {
         return None;
     }
     let mut request = Request::new(Body::empty());

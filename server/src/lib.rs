@@ -2,6 +2,7 @@
 
 pub mod config;
 mod connections;
+pub mod duration;
 mod early;
 mod http;
 pub mod ledger;

@@ -3,7 +3,6 @@
 mod admin;
 mod client;
 mod command;
-mod duration;
 mod greeting;
 mod logs;
 #[cfg(feature = "otlp")]

@@ -14,6 +14,7 @@ use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::metrics::{Kind, Name};
 use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
 use tidings_model::limits;
+use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
 use tidings_streams::{Cleared, Options, Streams};
 use tokio::net::TcpListener;
@@ -70,6 +71,9 @@ pub enum StartError {
     /// The projects cannot be read.
     #[error(transparent)]
     Projects(StoreError),
+    /// The rooms cannot be taken over.
+    #[error("cannot take over the rooms: {0}")]
+    Rooms(StoreError),
     /// Nobody could be told apart from anybody else.
     #[error(
         "there is no project and no admin key yet, so nobody could do anything.\n\
@@ -100,6 +104,8 @@ pub struct ServerOptions {
     pub streams: Options,
     /// How sessions are set.
     pub sessions: tidings_sessions::Options,
+    /// How rooms are set.
+    pub rooms: tidings_rooms::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// Who is let in.
@@ -120,6 +126,7 @@ impl ServerOptions {
             seed: 0,
             streams: Options::default(),
             sessions: tidings_sessions::Options::default(),
+            rooms: tidings_rooms::Options::default(),
             limits: LimitOptions::default(),
             access: Access::default(),
             tls: None,
@@ -146,6 +153,7 @@ pub struct Server {
     bus: Bus,
     channels: Channels,
     sessions: Sessions,
+    rooms: Rooms,
     lives: Arc<Lives>,
     clock: Arc<dyn Clock>,
     projects: Projects,
@@ -156,7 +164,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     /// Serves metrics on a listener of its own until the very end.
     serving_metrics: Option<JoinHandle<()>>,
-    keeping: [JoinHandle<()>; 4],
+    keeping: [JoinHandle<()>; 5],
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
@@ -182,23 +190,36 @@ impl Server {
         let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
             .shaped(Arc::new(Envelopes::new(opened.sessions.clone())));
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
+        let chance = Arc::new(Chance::seeded(options.seed));
+        let rooms = {
+            let (bus, clock, chance) = (bus.clone(), clock.clone(), chance.clone());
+            let opening = Rooms::open(opened.rooms, bus, clock, chance, options.rooms, &metrics);
+            opening.await.map_err(StartError::Rooms)?
+        };
         let (projects, channels) = (gate.projects().clone(), streams.channels().clone());
         let (drain, drained) = Drain::new();
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
         let lives = stage.lives.clone();
         let keeping = [
-            tokio::spawn(keep_house(sessions.clone(), projects.clone(), clock.clone(), opened.tend)),
+            tokio::spawn(keep_house(
+                sessions.clone(),
+                rooms.clone(),
+                projects.clone(),
+                clock.clone(),
+                opened.tend,
+            )),
             tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
             tokio::spawn(sessions.clone().follow()),
             tokio::spawn(clean_up(sessions.clone(), clock.clone())),
+            tokio::spawn(rooms.clone().tend()),
         ];
-        let chance = Arc::new(Chance::seeded(options.seed));
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
         let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
         let api = Api::new(Parts {
             streams,
             sessions: sessions.clone(),
+            rooms: rooms.clone(),
             gate,
             chance,
             drained,
@@ -237,6 +258,7 @@ impl Server {
             bus,
             channels,
             sessions,
+            rooms,
             lives,
             clock,
             projects,
@@ -289,6 +311,11 @@ impl Server {
     /// Who listens to what.
     pub fn channels(&self) -> &Channels {
         &self.channels
+    }
+
+    /// Its rooms.
+    pub fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
     /// Its sessions.
@@ -366,6 +393,7 @@ async fn when_dropped(mut stopped: watch::Receiver<bool>) {
 struct Opened {
     store: Arc<dyn tidings_streams::Store>,
     sessions: Arc<dyn tidings_sessions::Store>,
+    rooms: Arc<dyn tidings_rooms::Store>,
     projects: Arc<dyn tidings_auth::Store>,
     lock: Option<DirectoryLock>,
     tend: Tend,
@@ -387,8 +415,8 @@ fn open_store(
             let counted = store.clone();
             let streams = move || counted.look(|ledger: &Ledger, _| ledger.streams.len()) as f64;
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);
-            let (sessions, projects) = (store.clone(), store.clone());
-            Ok(Opened { store, sessions, projects, lock: None, tend: Arc::new(|| Ok(())) })
+            let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
+            Ok(Opened { store, sessions, rooms, projects, lock: None, tend: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
@@ -405,8 +433,8 @@ fn open_store(
             let store = Arc::new(store);
             let tended = store.clone();
             let tend = Arc::new(move || tended.tend());
-            let (sessions, projects) = (store.clone(), store.clone());
-            Ok(Opened { store, sessions, projects, lock: Some(lock), tend })
+            let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
+            Ok(Opened { store, sessions, rooms, projects, lock: Some(lock), tend })
         }
     }
 }
@@ -444,17 +472,17 @@ async fn open_gate(
 }
 
 /// Ends what has expired, and lets the store give space back, again and again.
-async fn keep_house(sessions: Sessions, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
+async fn keep_house(sessions: Sessions, rooms: Rooms, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
     let streams = sessions.streams().clone();
     let mut tended = clock.now();
     loop {
-        clear_removed(&streams, &projects).await;
+        clear_removed(&streams, &rooms, &projects).await;
         let next = clock.sleep(SWEEP_INTERVAL);
         tokio::pin!(next);
         loop {
             tokio::select! {
                 () = &mut next => break,
-                () = projects.some_removed() => clear_removed(&streams, &projects).await,
+                () = projects.some_removed() => clear_removed(&streams, &rooms, &projects).await,
             }
         }
         match streams.sweep().await {
@@ -493,8 +521,12 @@ async fn clean_up(sessions: Sessions, clock: Arc<dyn Clock>) {
 }
 
 /// Removes what removed projects had, and frees the ids of those that have nothing left.
-async fn clear_removed(streams: &Streams, projects: &Projects) {
+async fn clear_removed(streams: &Streams, rooms: &Rooms, projects: &Projects) {
     for project in projects.removing() {
+        if let Err(error) = rooms.clear(&project).await {
+            tracing::warn!(%project, %error, "could not remove the rooms of a project; trying again later");
+            continue;
+        }
         let cleared = streams.clear(&project).await;
         let forgotten = match cleared {
             Ok(Cleared::InPart) => continue,

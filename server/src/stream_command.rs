@@ -10,7 +10,7 @@ use ureq::http::Method;
 
 use crate::client::{Answer, Ask, Client, Patience, percent_encoded};
 use crate::command::CommandError;
-use crate::duration;
+use tidings_server::duration;
 
 /// Create, list, append to, read and delete the streams of a running server.
 ///

@@ -9,7 +9,7 @@ use tidings_model::{Pattern, ProjectId};
 
 use crate::admin::{Store, WantedToken, Where};
 use crate::command::CommandError;
-use crate::duration;
+use tidings_server::duration;
 
 /// Print a token for a project.
 ///

@@ -11,9 +11,9 @@ use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{Access, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
 use tidings_streams::Options;
 
-/// How many of the server's own tasks wait for the clock: its sweeps of streams and of sessions, and the one that asks
-/// live readers whether they may go on.
-pub const SLEEPERS: usize = 3;
+/// How many of the server's own tasks wait for the clock: its sweeps of streams, of sessions and of rooms, the one that
+/// writes how far rooms were seen, and the one that asks live readers whether they may go on.
+pub const SLEEPERS: usize = 5;
 
 /// How a server under test is set up.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,8 @@ pub struct Setup {
     pub streams: Options,
     /// How sessions are set.
     pub sessions: tidings_sessions::Options,
+    /// How rooms are set.
+    pub rooms: tidings_rooms::Options,
     /// Whom it lets in.
     pub doors: Doors,
     /// What clients may not exceed.
@@ -153,6 +155,7 @@ impl Harness {
             seed: 42,
             streams: setup.streams,
             sessions: setup.sessions,
+            rooms: setup.rooms,
             access: setup.doors.access(),
             limits: setup.limits,
             tls: setup.tls,

@@ -44,7 +44,7 @@ impl End {
     }
 
     /// What a WebSocket is told.
-    pub(super) fn close(self) -> Close {
+    pub fn close(self) -> Close {
         match self {
             Self::Complete => Close::new(Code::NORMAL, "closed"),
             Self::Lost => Close::new(Code::GOING_AWAY, "gone"),

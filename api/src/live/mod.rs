@@ -32,6 +32,7 @@ use tidings_engine::deliver::Subscription;
 use tidings_model::limits;
 
 use crate::error::ApiError;
+use crate::rooms;
 use crate::websocket::{Connection, Limits, Upgrade};
 
 pub use conduit::Conduit;
@@ -44,6 +45,16 @@ pub use terms::Terms;
 /// Put into a request by whoever can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawSocket;
+
+/// Whether the answer to a `GET` of this path and query stays, if it is not refused.
+pub fn stays(path: &str) -> bool {
+    match path.split_once('?') {
+        Some((path, query)) => {
+            query.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket") || rooms::stays(path)
+        }
+        None => rooms::stays(path),
+    }
+}
 
 /// A feed in an answer, for whoever has the socket.
 #[derive(Clone)]

@@ -21,8 +21,11 @@ pub struct Bounds {
     pub floor: Cursor,
     /// The first event that is kept.
     pub oldest: Option<Cursor>,
-    /// The last cursor that an event has, or had. What lies above was never given.
+    /// The last event that was written, whether it is still kept or not.
     pub head: Cursor,
+    /// The last cursor that was ever given, also to an event that only those heard who were there. What lies above was
+    /// never given.
+    pub ceiling: Cursor,
 }
 
 impl Rooms {
@@ -48,7 +51,8 @@ impl Rooms {
             return Ok(Bounds {
                 floor: Cursor::at(floor),
                 oldest: oldest.map(Cursor::at),
-                head: Cursor::at(tail.max(told)),
+                head: Cursor::at(tail),
+                ceiling: Cursor::at(tail.max(told)),
             });
         }
         Err(RoomError::Contended)
@@ -69,7 +73,7 @@ impl Rooms {
             form,
             source: Arc::new(Reading { inner: self.inner.clone(), log: room.log }),
             encode,
-            tail: bounds.head.position(),
+            tail: bounds.ceiling.position(),
             after: after.position(),
             stamp: 0,
         })

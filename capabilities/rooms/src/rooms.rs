@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
@@ -29,6 +30,8 @@ pub(crate) struct Inner {
     pub(crate) chance: Arc<Chance>,
     pub(crate) options: Options,
     pub(crate) epoch: u64,
+    /// Whether the epoch is written down.
+    owned: AtomicBool,
     pub(crate) counts: Counts,
     pub(crate) guard: ClockGuard,
     pub(crate) active: ActiveRooms,
@@ -105,7 +108,11 @@ impl Rooms {
         options: Options,
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
-        let epoch = take_over(&*store).await?;
+        let (epoch, owned) = match take_over(&*store).await {
+            // Rooms can be read all the same. They are taken over with the first write for which there is space.
+            Err(StoreError::NoSpace) => (store.epoch().await?.saturating_add(1), false),
+            taken => (taken?, true),
+        };
         let rings =
             Limits { ring_frames: options.ring, ring_bytes: limits::ROOM_RING_BYTES, ..Limits::default() };
         Ok(Self {
@@ -119,6 +126,7 @@ impl Rooms {
                 chance,
                 options,
                 epoch,
+                owned: AtomicBool::new(owned),
                 counts: Counts::new(metrics),
                 active: ActiveRooms::default(),
                 seats: Seats::default(),
@@ -158,6 +166,14 @@ impl Rooms {
 impl Inner {
     /// Makes a commit, if nobody else has taken over.
     pub(crate) async fn commit(&self, commit: Commit<Change>) -> Result<Committed, CommitError<Declined>> {
+        if !self.owned.load(Ordering::Relaxed) {
+            let epoch = self.epoch;
+            match self.store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
+                // Whether it was us or somebody else who has this epoch shows with what is committed next.
+                Ok(_) | Err(CommitError::Declined(_)) => self.owned.store(true, Ordering::Relaxed),
+                Err(error) => return Err(error),
+            }
+        }
         let committed = self.store.commit(commit.changing(Change::Owned { by: self.epoch })).await;
         if matches!(committed, Err(CommitError::Declined(Declined::Fenced))) {
             self.counts.fenced.count();

@@ -21,9 +21,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The furthest on any device, and when that was told.
-    pub fn furthest(&self) -> Option<(Cursor, Timestamp)> {
-        self.devices.values().copied().max()
+    /// How far on a device, or on that which has seen most.
+    pub fn last(&self, device: Option<&DeviceId>) -> Option<Cursor> {
+        match device {
+            Some(device) => self.devices.get(device).map(|(cursor, _)| *cursor),
+            None => self.devices.values().map(|(cursor, _)| *cursor).max(),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct Swept {
 pub(crate) struct Sweeping {
     /// Rooms in which somebody has reacted to something since they were looked through.
     reacted: Mutex<HashSet<LogId>>,
+    /// Whether all rooms were looked through since the start: nobody remembers what was before.
+    looked_through: AtomicBool,
 }
 
 impl Sweeping {
@@ -160,6 +163,10 @@ impl Inner {
 
     /// Leaves out reactions that later ones replace, in all rooms in which there are new ones.
     async fn collapse_all(&self) -> Result<usize, StoreError> {
+        if !self.sweeping.looked_through.load(Ordering::Relaxed) {
+            self.expect_reactions_everywhere().await?;
+            self.sweeping.looked_through.store(true, Ordering::Relaxed);
+        }
         let logs: Vec<_> = self.sweeping.lock().drain().collect();
         let mut collapsed = 0;
         for (done, &log) in logs.iter().enumerate() {
@@ -174,6 +181,16 @@ impl Inner {
         }
         self.counts.collapsed.add(collapsed as u64);
         Ok(collapsed)
+    }
+
+    async fn expect_reactions_everywhere(&self) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            let logs = self.store.rooms(after, LOOKED_AT).await?;
+            let Some(&last) = logs.last() else { return Ok(()) };
+            after = Some(last);
+            self.sweeping.lock().extend(logs);
+        }
     }
 
     async fn collapse(&self, log: LogId) -> Result<usize, StoreError> {

@@ -68,7 +68,7 @@ impl Rooms {
         }
         let mut apart_at = Vec::new();
         if !apart.is_empty() {
-            let first = inner.lay_apart(room.log, &active, &apart).await?;
+            let first = inner.lay_apart(room.log, &active, &apart, now).await?;
             apart_at = places(first, apart.len());
         }
         inner.counts.written(events.iter().map(|event| event.kind));
@@ -155,6 +155,7 @@ impl Inner {
         log: LogId,
         active: &Arc<Active>,
         events: &[&NewEvent],
+        emitted_at: Timestamp,
     ) -> Result<Position, RoomError> {
         for _ in 0..ATTEMPTS {
             let now = self.now();
@@ -163,7 +164,7 @@ impl Inner {
                 // No commit has made it.
                 commit: CommitNumber::ZERO,
                 at: now,
-                payload: events[n].stored(now, None),
+                payload: events[n].stored(emitted_at, None),
                 origin: None,
                 boundary: Boundary::Last,
             };

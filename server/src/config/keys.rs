@@ -27,6 +27,9 @@ impl Key {
 const PROJECTS: &str = "auth.projects";
 const MIB: usize = 1024 * 1024;
 const HOUR_MS: u64 = 60 * 60 * 1000;
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
 /// Sessions that a publish delivers to by itself: others wait for its commit.
 const FANOUT_MAX: usize = 100_000;
@@ -116,6 +119,39 @@ pub const KEYS: &[Key] = &[
         let hours = given.number(1..=10 * 365 * 24)?;
         config.sessions.keep = Duration::from_secs(hours * 60 * 60);
         Ok(())
+    }),
+    key("rooms.retention", |config, given| {
+        given.duration(Duration::from_secs(1)..=YEARS).map(|time| config.rooms.retention = time)
+    }),
+    key("rooms.sweep_interval", |config, given| {
+        given.duration(Duration::from_secs(1)..=DAY).map(|time| config.rooms.sweep_interval = time)
+    }),
+    key("rooms.reaction_min_lag", |config, given| {
+        given.duration(Duration::ZERO..=DAY).map(|time| config.rooms.reaction_min_lag = time)
+    }),
+    key("rooms.ring", |config, given| {
+        given.count(1..=limits::RING_FRAMES).map(|frames| config.rooms.ring = frames)
+    }),
+    key("rooms.max_lag", |config, given| {
+        given.number(1..=1_000_000_000).map(|events| config.rooms.max_lag = events)
+    }),
+    key("rooms.stall", |config, given| {
+        given.duration(Duration::from_millis(100)..=HOUR).map(|time| config.rooms.stall = time)
+    }),
+    key("rooms.heartbeat", |config, given| {
+        given.duration(Duration::from_secs(1)..=HOUR).map(|time| config.rooms.heartbeat = time)
+    }),
+    key("rooms.max_streams_per_user", |config, given| {
+        given.count(1..=1_000_000).map(|streams| config.rooms.max_streams_per_user = streams)
+    }),
+    key("rooms.payload_bytes", |config, given| {
+        given.count(2..=MIB).map(|bytes| config.rooms.payload_bytes = bytes)
+    }),
+    key("rooms.max_members", |config, given| {
+        given.count(1..=limits::MEMBERS_PER_ROOM).map(|members| config.rooms.max_members = members)
+    }),
+    key("rooms.history_for_new_members", |config, given| {
+        given.truth().map(|history| config.rooms.history_for_new_members = history)
     }),
     key("limits.requests_per_second", |config, given| {
         let requests = given.number(0..=1_000_000_000)?;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tidings_auth::{AdminKey, Key};
 use tidings_model::ProjectId;
@@ -55,6 +56,15 @@ impl Given<'_> {
             Self::File(DeValue::String(text)) => Ok(text),
             Self::File(_) => Err("must be text in quotes".to_owned()),
         }
+    }
+
+    pub(super) fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+        let wrong = |error: String| format!("must be a duration in quotes: {error}");
+        let given = crate::duration::parse(self.text()?).map_err(wrong)?;
+        if range.contains(&given) {
+            return Ok(given);
+        }
+        Err(format!("must be a duration from {:?} to {:?}", range.start(), range.end()))
     }
 
     pub(super) fn address(&self) -> Result<SocketAddr, Wrong> {

@@ -1,0 +1,249 @@
+//! Where a client begins in a room. Pure, so that the table of cases can be tested as one.
+
+use serde_json::{Value, json};
+use tidings_rooms::{Bounds, Cursor};
+
+use super::encode::Info;
+
+/// Where a client wants to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// At what is new.
+    Head,
+    /// At the oldest that is kept.
+    Oldest,
+    /// Where the server knows it has been.
+    Last,
+    /// After an event; or with it, when it is to be sent again.
+    After(Cursor),
+}
+
+/// How a client has said where it wants to begin. It decides what becomes of a wish that cannot be met: a browser's
+/// `EventSource` never comes again after a status that says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// `cursor=`, or nothing.
+    Parameter,
+    /// `Last-Event-ID`.
+    Header,
+    /// A `resume` on a WebSocket.
+    Message,
+}
+
+/// What is to become of a client whose place is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStale {
+    /// It is refused.
+    Error,
+    /// It hears what is new.
+    Head,
+    /// It hears all that is kept.
+    Oldest,
+}
+
+impl OnStale {
+    /// What is meant when nobody says.
+    pub fn of(channel: Channel) -> Self {
+        match channel {
+            Channel::Parameter => Self::Error,
+            Channel::Header | Channel::Message => Self::Head,
+        }
+    }
+}
+
+/// What is known of a room and a client when it comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// The room.
+    pub bounds: Bounds,
+    /// The client sees nothing up to here: the room's floor, or where its membership began.
+    pub floor: Cursor,
+    /// Where the client has been last.
+    pub last: Option<Cursor>,
+    /// Which server's rooms these are.
+    pub epoch: u64,
+}
+
+/// Where a client begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// It hears what comes after this.
+    pub after: Cursor,
+    /// Why it is not where it wanted to be.
+    pub because: Option<Missed>,
+}
+
+/// Why a wish cannot be met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// What comes after this is gone, at least some of it.
+    Compacted(Option<Cursor>),
+    /// This was never given out: the room was set back, or it is no cursor of this room.
+    Future(Cursor),
+    /// It was no cursor at all.
+    Unreadable,
+}
+
+impl Missed {
+    /// What the client is told in the stream.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Compacted(_) => "compacted",
+            Self::Future(_) | Self::Unreadable => "reset",
+        }
+    }
+
+    /// The name of the error.
+    pub fn error(self) -> &'static str {
+        match self {
+            Self::Compacted(_) => "CursorCompacted",
+            Self::Future(_) | Self::Unreadable => "FutureCursor",
+        }
+    }
+
+    /// The error in words.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Compacted(_) => {
+                "what came after this cursor is no longer kept; begin at `oldest` or at `head`"
+            }
+            Self::Future(_) | Self::Unreadable => {
+                "this cursor was never given out; begin at `oldest` or at `head`"
+            }
+        }
+    }
+
+    fn requested(self) -> Option<Cursor> {
+        match self {
+            Self::Compacted(cursor) => cursor,
+            Self::Future(cursor) => Some(cursor),
+            Self::Unreadable => None,
+        }
+    }
+}
+
+impl Known {
+    /// Decides where a client begins, or that it is refused.
+    pub fn choose(&self, wish: Wish, overlap: bool, on_stale: OnStale) -> Result<Beginning, Missed> {
+        let head = self.bounds.head.max(self.floor);
+        let begin = |after| Ok(Beginning { after, because: None });
+        let cursor = match wish {
+            Wish::Head => return begin(head),
+            Wish::Oldest => return begin(self.floor),
+            Wish::Last => match self.last {
+                Some(cursor) => cursor,
+                None => return begin(head),
+            },
+            Wish::After(cursor) => cursor,
+        };
+        let missed = if cursor < self.floor {
+            Missed::Compacted(Some(cursor))
+        } else if cursor > self.bounds.ceiling.max(self.floor) {
+            Missed::Future(cursor)
+        } else {
+            // The event itself, if it is still there, is the first after the place just before it.
+            let before =
+                Cursor::from(tidings_model::Position::new(cursor.position().get().saturating_sub(1)));
+            return begin(if overlap { before.max(self.floor) } else { cursor });
+        };
+        self.instead(missed, on_stale)
+    }
+
+    /// Where a client begins that missed something.
+    pub fn instead(&self, missed: Missed, on_stale: OnStale) -> Result<Beginning, Missed> {
+        let head = self.bounds.head.max(self.floor);
+        match on_stale {
+            OnStale::Error => Err(missed),
+            OnStale::Head => Ok(Beginning { after: head, because: Some(missed) }),
+            OnStale::Oldest => Ok(Beginning { after: self.floor, because: Some(missed) }),
+        }
+    }
+
+    /// What a client is told that missed something.
+    pub fn detail(&self, missed: Missed) -> Value {
+        let known = |cursor: Cursor| (cursor > Cursor::ZERO).then(|| cursor.to_string());
+        json!({
+            "floor": known(self.floor),
+            "oldest": self.bounds.oldest.map(|oldest| oldest.to_string()),
+            "head": self.bounds.head.to_string(),
+            "epoch": self.epoch,
+            "requested": missed.requested().map(|cursor| cursor.to_string()),
+        })
+    }
+}
+
+impl Beginning {
+    /// What the client is told first.
+    pub fn info(&self, known: &Known) -> Option<Info> {
+        let because = self.because?;
+        Some(Info { reason: because.reason(), cursor: self.after, detail: known.detail(because) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_model::Position;
+
+    fn cursor(number: u128) -> Cursor {
+        Cursor::at(Position::new(number))
+    }
+
+    /// Events 101 to 200 are kept; 205 was given to one that is not.
+    fn known() -> Known {
+        let bounds =
+            Bounds { floor: cursor(100), oldest: Some(cursor(101)), head: cursor(200), ceiling: cursor(205) };
+        Known { bounds, floor: cursor(100), last: None, epoch: 1 }
+    }
+
+    #[test]
+    fn a_client_begins_where_it_was_unless_that_is_gone_or_never_was() {
+        let begins = |wish, on_stale| known().choose(wish, false, on_stale);
+        let at = |number| Ok(Beginning { after: cursor(number), because: None });
+        let instead = |number, missed| Ok(Beginning { after: cursor(number), because: Some(missed) });
+        for policy in [OnStale::Error, OnStale::Head, OnStale::Oldest] {
+            for (asked, after) in [(100, 100), (101, 101), (150, 150), (200, 200), (205, 205)] {
+                assert_eq!(begins(Wish::After(cursor(asked)), policy), at(after), "{asked}");
+            }
+            assert_eq!(begins(Wish::Head, policy), at(200));
+            assert_eq!(begins(Wish::Oldest, policy), at(100));
+            assert_eq!(begins(Wish::Last, policy), at(200), "nothing is stored");
+        }
+        for (asked, missed) in [(99, Missed::Compacted(Some(cursor(99)))), (206, Missed::Future(cursor(206)))]
+        {
+            let wish = Wish::After(cursor(asked));
+            assert_eq!(begins(wish, OnStale::Error), Err(missed));
+            assert_eq!(begins(wish, OnStale::Head), instead(200, missed));
+            assert_eq!(begins(wish, OnStale::Oldest), instead(100, missed));
+        }
+    }
+
+    #[test]
+    fn what_the_server_remembers_is_a_cursor_like_any_other() {
+        let last = |number| Known { last: Some(cursor(number)), ..known() };
+        let choose = |known: Known| known.choose(Wish::Last, false, OnStale::Error);
+        assert_eq!(choose(last(150)).map(|beginning| beginning.after), Ok(cursor(150)));
+        assert_eq!(choose(last(99)), Err(Missed::Compacted(Some(cursor(99)))));
+    }
+
+    #[test]
+    fn with_overlap_the_event_itself_comes_again() {
+        let after = |number| known().choose(Wish::After(cursor(number)), true, OnStale::Error);
+        assert_eq!(after(150).map(|beginning| beginning.after), Ok(cursor(149)));
+        assert_eq!(after(100).map(|beginning| beginning.after), Ok(cursor(100)), "that one is gone");
+    }
+
+    #[test]
+    fn who_joined_late_sees_nothing_from_before() {
+        let late = Known { floor: cursor(180), ..known() };
+        assert_eq!(late.choose(Wish::Oldest, false, OnStale::Error).map(|b| b.after), Ok(cursor(180)));
+        assert_eq!(
+            late.choose(Wish::After(cursor(150)), false, OnStale::Error),
+            Err(Missed::Compacted(Some(cursor(150))))
+        );
+        assert_eq!(
+            late.choose(Wish::After(cursor(180)), true, OnStale::Error).map(|b| b.after),
+            Ok(cursor(180))
+        );
+    }
+}

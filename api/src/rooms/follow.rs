@@ -1,0 +1,333 @@
+//! Following a room: one request that stays.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use tidings_auth::Action;
+use tidings_model::limits::Limit;
+use tidings_model::{DeviceId, ProjectId};
+use tidings_rooms::{Cursor, Kind, VisitKey};
+
+use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
+use super::encode::{Dialect, Kinds};
+use super::error::Refusal;
+use super::guest::{Guest, admit};
+use super::manner::Listener;
+use super::pairs::Pairs;
+use super::write::default_device;
+use crate::Api;
+use crate::credential::Caller;
+use crate::document::RoomRefusals;
+use crate::live::{Carrier, Terms};
+use crate::path::Segments;
+use crate::websocket::Upgrade;
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const STREAM_EPOCH: HeaderName = HeaderName::from_static("stream-epoch");
+
+/// Follows a room: as server-sent events, or as a WebSocket when it is asked to become one.
+#[utoipa::path(
+    get,
+    path = "/v1/{project}/rooms/{room}/events",
+    tag = "rooms",
+    params(
+        ("project" = String, Path, description = "The project.", example = "chat"),
+        ("room" = String, Path, description = "The room.", example = "general"),
+        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
+        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
+        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
+        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
+        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
+        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+        ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
+    ),
+    responses(
+        (status = 200, description = "Events.", content_type = "text/event-stream", body = String, headers(
+            ("last-event-id" = String, description = "Where it begins."),
+            ("stream-epoch" = String, description = "Which server owns the room; grows."),
+        )),
+        (status = 101, description = "It is a WebSocket now."),
+        RoomRefusals,
+    )
+)]
+pub async fn follow(
+    State(api): State<Api>,
+    Segments((project, room)): Segments<(String, String)>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let project = ProjectId::parse(&project)?;
+    let carrier =
+        if request.headers().contains_key(header::UPGRADE) { Form::WebSocket } else { Form::Events };
+    answer(&api, &caller, &project, &room, request, carrier).await
+}
+
+/// Follows a conversation as server-sent events, in the project of the token.
+#[utoipa::path(
+    get,
+    path = "/x/blue.catbird.mls.subscribeConvoEvents",
+    tag = "rooms",
+    params(
+        ("convoId" = String, Query, description = "The room.", example = "general"),
+        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
+        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
+        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
+        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
+        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
+        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+        ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
+    ),
+    responses(
+        (status = 200, description = "Events.", content_type = "text/event-stream", body = String, headers(
+            ("last-event-id" = String, description = "Where it begins."),
+            ("stream-epoch" = String, description = "Which server owns the room; grows."),
+        )),
+        RoomRefusals,
+    )
+)]
+pub async fn subscribe(
+    State(api): State<Api>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let project = caller.project_named();
+    let room = convo(&request);
+    answer(&api, &caller, &project, &room, request, Form::Events).await
+}
+
+/// Follows a conversation as a WebSocket, in the project of the token.
+#[utoipa::path(
+    get,
+    path = "/x/blue.catbird.mls.subscribeConvoEvents.ws",
+    tag = "rooms",
+    params(
+        ("convoId" = String, Query, description = "The room.", example = "general"),
+        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
+        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
+        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
+        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
+        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
+        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+    ),
+    responses((status = 101, description = "It is a WebSocket now."), RoomRefusals)
+)]
+pub async fn subscribe_websocket(
+    State(api): State<Api>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let project = caller.project_named();
+    let room = convo(&request);
+    answer(&api, &caller, &project, &room, request, Form::WebSocket).await
+}
+
+/// The room that a query names; what is wrong with the query is told later.
+fn convo(request: &Request) -> String {
+    let pairs = Pairs::of(request.uri()).ok();
+    pairs.and_then(|pairs| pairs.once("convoId").ok().flatten().map(str::to_owned)).unwrap_or_default()
+}
+
+/// What the answer is to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Events,
+    WebSocket,
+}
+
+/// What a client asks for.
+struct Asked {
+    wish: Result<Wish, Missed>,
+    channel: Channel,
+    kinds: Kinds,
+    device: Option<DeviceId>,
+    on_stale: Option<OnStale>,
+    overlap: bool,
+    tells_caught_up: bool,
+    upgrade: Option<Upgrade>,
+}
+
+impl Asked {
+    fn read(request: &Request, form: Form) -> Result<Self, Refusal> {
+        let pairs = Pairs::of(request.uri())?;
+        let upgrade = match form {
+            Form::Events => None,
+            Form::WebSocket => {
+                let judged = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[]);
+                Some(judged?)
+            }
+        };
+        // A browser that comes again sends the address it had, and the id of the last event it heard.
+        let heard = request.headers().get(LAST_EVENT_ID).filter(|value| !value.is_empty());
+        let (wish, channel) = match (heard, pairs.once("cursor")?) {
+            (Some(value), _) => {
+                let cursor = value.to_str().ok().and_then(|text| Cursor::parse(text.trim()).ok());
+                (cursor.map(Wish::After).ok_or(Missed::Unreadable), Channel::Header)
+            }
+            (None, None | Some("head")) => (Ok(Wish::Head), Channel::Parameter),
+            (None, Some("oldest")) => (Ok(Wish::Oldest), Channel::Parameter),
+            (None, Some("last")) => (Ok(Wish::Last), Channel::Parameter),
+            (None, Some(text)) => (Ok(Wish::After(Cursor::parse(text)?)), Channel::Parameter),
+        };
+        let on_stale = match pairs.once("onStale")? {
+            None => None,
+            Some("error") => Some(OnStale::Error),
+            Some("head") => Some(OnStale::Head),
+            Some("oldest") => Some(OnStale::Oldest),
+            Some(_) => return Err(Refusal::invalid("`onStale` is `oldest`, `head` or `error`")),
+        };
+        Ok(Self {
+            wish,
+            channel,
+            kinds: kinds(pairs.once("types")?)?,
+            device: pairs.once("deviceId")?.map(DeviceId::parse).transpose()?,
+            on_stale,
+            overlap: pairs.flag("overlap")?,
+            tells_caught_up: pairs.flag("caughtUp")?,
+            upgrade,
+        })
+    }
+}
+
+/// The kinds that are named; all without any name. What the server itself says is always heard, and may be named.
+fn kinds(text: Option<&str>) -> Result<Kinds, Refusal> {
+    let Some(text) = text else { return Ok(Kinds::ALL) };
+    text.split(',').map(str::trim).try_fold(Kinds::NONE, |kinds, name| match Kind::parse(name) {
+        Some(kind) => Ok(kinds.with(kind)),
+        None if name == "infoEvent" => Ok(kinds),
+        None => Err(Refusal::invalid(
+            "`types` is some of `messageEvent`, `reactionEvent` and `typingEvent`, with commas between them",
+        )),
+    })
+}
+
+async fn answer(
+    api: &Api,
+    caller: &Caller,
+    project: &ProjectId,
+    room: &str,
+    mut request: Request,
+    form: Form,
+) -> Result<Response, Refusal> {
+    let asked = Asked::read(&request, form);
+    let (visitor, room, asked) = admit(caller, project, Action::Read, room, asked).await?;
+    let guest = visitor.into_room(api, &room).await?;
+    let clock = &api.stage.clock;
+    let visits = api.rooms.visits();
+    let Some(visit) = visits.enter(project, &guest.user) else {
+        let message = "this user follows as many rooms at a time as one may";
+        let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyStreams", message);
+        return Err(refusal.over(Limit::StreamsPerUser).retrying(super::manner::RESUME_TIME));
+    };
+    let key = VisitKey { room: guest.room.log, user: guest.user.clone(), device: asked.device.clone() };
+    if let Some(left) = visits.cooling(&key, clock.now()) {
+        // An `EventSource` would not come again after a status that says no: it waits here.
+        if asked.channel != Channel::Header {
+            let message = "this client was too slow a moment ago; come again later";
+            return Err(Refusal::new(StatusCode::CONFLICT, "SlowConsumer", message).retrying(left));
+        }
+        clock.sleep(left).await;
+    }
+    let device = asked.device.clone().unwrap_or_else(default_device);
+    let known = known(api, &guest, &asked).await?;
+    let beginning = begin(api, &guest, &device, &key, &known, &asked)?;
+    let carrier = Carrier::of(&mut request);
+    let dialect = match form {
+        Form::Events => Dialect::Events(carrier.framing()),
+        Form::WebSocket => Dialect::Messages,
+    };
+    let options = api.rooms.options();
+    let now = clock.now();
+    let readers = match form {
+        Form::Events => &api.observe.sse_readers,
+        Form::WebSocket => &api.observe.websocket_readers,
+    };
+    let terms = Terms::new(None, options.stall, guest.pass, now)?
+        .counted(readers.hold())
+        .bearing(options.max_lag)
+        .beating(options.heartbeat);
+    let listener = Listener {
+        rooms: api.rooms.clone(),
+        room: guest.room,
+        user: guest.user,
+        device,
+        key,
+        seat: guest.seat.map(|(_, seat)| seat),
+        dialect,
+        kinds: asked.kinds,
+        known,
+        on_stale: asked.on_stale,
+        overlap: asked.overlap,
+        tells_caught_up: asked.tells_caught_up,
+        chance: api.chance.clone(),
+        _visit: visit,
+    };
+    if let Some(upgrade) = asked.upgrade {
+        let terms = terms.speaking(listener.waiting(beginning, now));
+        return Ok(carrier.websocket(upgrade, None, terms, &api.stage)?);
+    }
+    let first = listener.greeting(&beginning, now).concat();
+    let subscription = listener.listen(&beginning);
+    let terms = terms.speaking(listener.begun());
+    Ok(carrier.events(head(&beginning, known.epoch), &first, subscription, terms, &api.stage))
+}
+
+async fn known(api: &Api, guest: &Guest, asked: &Asked) -> Result<Known, Refusal> {
+    let bounds = api.rooms.bounds(&guest.room).await?;
+    let joined = match &guest.seat {
+        Some((member, _)) if !api.rooms.options().history_for_new_members => member.joined,
+        Some(_) | None => Cursor::ZERO,
+    };
+    let seen = api.rooms.seen(&guest.room, &guest.user).await?;
+    Ok(Known {
+        bounds,
+        floor: bounds.floor.max(joined),
+        last: seen.last(asked.device.as_ref()),
+        epoch: api.rooms.epoch(),
+    })
+}
+
+/// Where it begins, and what is remembered of that.
+fn begin(
+    api: &Api,
+    guest: &Guest,
+    device: &DeviceId,
+    key: &VisitKey,
+    known: &Known,
+    asked: &Asked,
+) -> Result<Beginning, Refusal> {
+    let visits = api.rooms.visits();
+    let on_stale = asked.on_stale.unwrap_or(OnStale::of(asked.channel));
+    let chosen = match asked.wish {
+        // It was told so with a status; now it is told in the stream, where programs look.
+        Ok(Wish::Head) if asked.channel == Channel::Parameter && visits.take_mark(key) => {
+            known.instead(Missed::Compacted(None), OnStale::Head)
+        }
+        Ok(wish) => known.choose(wish, asked.overlap, on_stale),
+        // A status that says no would be the end of an `EventSource`.
+        Err(missed) => known.instead(missed, OnStale::Head),
+    };
+    if let (Channel::Header, Ok(Wish::After(cursor))) = (asked.channel, asked.wish)
+        && cursor <= known.bounds.head
+    {
+        api.rooms.note_seen(&guest.room, &guest.user, device, cursor);
+    }
+    chosen.map_err(|missed| {
+        if matches!(missed, Missed::Compacted(_)) {
+            visits.mark_compacted(key.clone());
+        }
+        let refusal = Refusal::new(StatusCode::GONE, missed.error(), missed.message());
+        refusal.detailed(known.detail(missed)).retrying(std::time::Duration::ZERO)
+    })
+}
+
+fn head(beginning: &Beginning, epoch: u64) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies that buffer would hold events back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let start = HeaderValue::from_str(&beginning.after.to_string());
+    headers.insert(LAST_EVENT_ID, start.expect("a cursor is plain text"));
+    headers.insert(STREAM_EPOCH, epoch.into());
+    headers
+}

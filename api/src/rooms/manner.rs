@@ -1,0 +1,236 @@
+//! How a room speaks to somebody who stays: heartbeats, why it ends, and what a WebSocket client may say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::json;
+use tidings_engine::Chance;
+use tidings_engine::deliver::Subscription;
+use tidings_model::{DeviceId, Position, Timestamp, UserId};
+use tidings_rooms::{Cursor, Room, Rooms, Seat, Visit, VisitKey};
+
+use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
+use super::encode::{Dialect, Info, Kinds, RoomEncoder};
+use super::error::seconds;
+use crate::live::{End, LastWord, Manner, Reply};
+use crate::websocket::{Close, Code};
+
+/// When a client may come again whom nothing is wrong with, in milliseconds. Not all at once.
+const RETRY_MS: std::ops::RangeInclusive<u64> = 250..=1000;
+/// How long a WebSocket client may take to say where it wants to begin.
+pub const RESUME_TIME: Duration = Duration::from_secs(1);
+
+/// The end of a WebSocket whose place in the room is gone.
+const GONE: u16 = 4410;
+/// Of one that was too slow.
+const SLOW: u16 = 4409;
+/// Of one that is no member any more.
+const NOT_MEMBER: u16 = 4403;
+/// Of one whose token does not count any more.
+const NO_TOKEN: u16 = 4401;
+
+/// Somebody who listens to a room.
+pub struct Listener {
+    pub rooms: Rooms,
+    pub room: Room,
+    pub user: UserId,
+    /// Under what its place is remembered.
+    pub device: DeviceId,
+    /// Under what it is known if it is too slow.
+    pub key: VisitKey,
+    /// Its membership; none for who manages.
+    pub seat: Option<Seat>,
+    pub dialect: Dialect,
+    pub kinds: Kinds,
+    pub known: Known,
+    pub on_stale: Option<OnStale>,
+    pub overlap: bool,
+    /// Whether it wants to be told when it has had all.
+    pub tells_caught_up: bool,
+    pub chance: Arc<Chance>,
+    /// Counts its streams.
+    pub _visit: Visit,
+}
+
+impl Listener {
+    /// What it is told first.
+    pub fn greeting(&self, beginning: &Beginning, now: Timestamp) -> Vec<Bytes> {
+        let retry = match self.dialect {
+            Dialect::Events(_) => Some(Bytes::from(format!("retry: {}\n\n", self.chance.within(RETRY_MS)))),
+            Dialect::Messages => None,
+        };
+        let info = beginning.info(&self.known).map(|info| self.write(&info, now));
+        retry.into_iter().chain(info).collect()
+    }
+
+    /// What it hears.
+    pub fn listen(&self, beginning: &Beginning) -> Subscription {
+        let encoder = RoomEncoder::new(&self.room.id, self.dialect, self.kinds);
+        let form = encoder.form();
+        self.rooms.listen(&self.room, &self.known.bounds, beginning.after, form, Arc::new(encoder))
+    }
+
+    /// In the manner of who has decided where to begin.
+    pub fn begun(self) -> Box<dyn Manner> {
+        Box::new(Talk { listener: self, waiting: None, told: Position::ZERO })
+    }
+
+    /// In the manner of who may still say where.
+    pub fn waiting(self, otherwise: Beginning, now: Timestamp) -> Box<dyn Manner> {
+        Box::new(Talk { listener: self, waiting: Some((otherwise, now + RESUME_TIME)), told: Position::ZERO })
+    }
+
+    fn write(&self, info: &Info, now: Timestamp) -> Bytes {
+        info.write(self.dialect, &self.room.id, now)
+    }
+}
+
+struct Talk {
+    listener: Listener,
+    /// Where it begins if it does not say, and until when it may.
+    waiting: Option<(Beginning, Timestamp)>,
+    /// The last place that a heartbeat has told.
+    told: Position,
+}
+
+/// What a WebSocket client may say.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Said {
+    Resume { cursor: String },
+    Ack { cursor: String },
+    Ping,
+}
+
+fn close(number: u16, reason: &str) -> Close {
+    Close::new(Code::new(number).unwrap_or(Code::POLICY_VIOLATION), reason)
+}
+
+impl Talk {
+    fn start(&self, beginning: &Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
+        let words = self.listener.greeting(beginning, now);
+        Reply::Begin(answer.into_iter().chain(words).collect(), self.listener.listen(beginning))
+    }
+
+    fn resume(&mut self, cursor: &str, now: Timestamp) -> Reply {
+        let violation = |reason| Reply::Close(Close::new(Code::POLICY_VIOLATION, reason));
+        if self.waiting.take().is_none() {
+            return violation("resume comes first, and once");
+        }
+        let wish = match cursor {
+            "head" => Wish::Head,
+            "oldest" => Wish::Oldest,
+            "last" => Wish::Last,
+            text => match Cursor::parse(text) {
+                Ok(cursor) => Wish::After(cursor),
+                Err(_) => return violation("this is no cursor"),
+            },
+        };
+        let Listener { known, on_stale, overlap, .. } = &self.listener;
+        let on_stale = on_stale.unwrap_or(OnStale::of(Channel::Message));
+        match known.choose(wish, *overlap, on_stale) {
+            Ok(beginning) => self.start(&beginning, None, now),
+            Err(missed) => Reply::Close(close(GONE, missed.reason())),
+        }
+    }
+
+    /// What is said last, in the stream.
+    fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
+        let Listener { rooms, key, chance, known, .. } = &self.listener;
+        let soon = Duration::from_millis(chance.within(RETRY_MS));
+        let cursor = Cursor::from(resume);
+        let (reason, detail, retry) = match end {
+            End::Slow => {
+                let retry = rooms.visits().cut(key.clone(), now);
+                let detail = json!({
+                    "status": 409,
+                    "resume": cursor.to_string(),
+                    "lag": lag,
+                    "retryAfter": seconds(retry),
+                });
+                ("slow-consumer", detail, retry)
+            }
+            End::Draining => ("server-restart", json!({ "retryAfter": seconds(soon) }), soon),
+            End::Revoked => ("token-expired", json!({ "status": 401 }), soon),
+            End::Expelled => ("membership-revoked", json!({ "status": 403 }), soon),
+            End::Lost => ("compacted", known.detail(Missed::Compacted(Some(cursor))), soon),
+            End::Complete | End::TimeOver | End::Left => return None,
+        };
+        Some((Info { reason, cursor, detail }, retry))
+    }
+}
+
+impl Manner for Talk {
+    fn may_hear(&self) -> bool {
+        self.listener.seat.as_ref().is_none_or(Seat::holds)
+    }
+
+    fn heartbeat(&mut self, reached: Position) -> Option<Bytes> {
+        const ALIVE: &[u8] = b": keep-alive\n\n";
+        // Who hears only some of what happens is told how far all has come: an id without data moves its place.
+        if self.listener.kinds == Kinds::ALL || reached <= self.told {
+            return Some(Bytes::from_static(ALIVE));
+        }
+        self.told = reached;
+        Some([ALIVE, format!("id: {}\n\n", Cursor::from(reached)).as_bytes()].concat().into())
+    }
+
+    fn caught_up(&mut self, reached: Position, now: Timestamp) -> Option<Bytes> {
+        let info = Info { reason: "caught-up", cursor: reached.into(), detail: json!({}) };
+        self.listener.tells_caught_up.then(|| self.listener.write(&info, now))
+    }
+
+    fn heard(&mut self, text: &str, now: Timestamp) -> Reply {
+        let violation = |reason| Reply::Close(Close::new(Code::POLICY_VIOLATION, reason));
+        let answer = match serde_json::from_str(text) {
+            Err(_) => return violation("expected resume, ack or ping in JSON"),
+            Ok(Said::Resume { cursor }) => return self.resume(&cursor, now),
+            Ok(Said::Ping) => Some(Bytes::from_static(br#"{"type":"pong"}"#)),
+            Ok(Said::Ack { cursor }) => {
+                let Ok(cursor) = Cursor::parse(&cursor) else { return violation("this is no cursor") };
+                let Listener { rooms, room, user, device, .. } = &self.listener;
+                rooms.note_seen(room, user, device, cursor);
+                None
+            }
+        };
+        match (self.waiting.take(), answer) {
+            (Some((beginning, _)), answer) => self.start(&beginning, answer, now),
+            (None, Some(answer)) => Reply::Say(answer),
+            (None, None) => Reply::Nothing,
+        }
+    }
+
+    fn begins_at(&self) -> Option<Timestamp> {
+        self.waiting.as_ref().map(|(_, until)| *until)
+    }
+
+    fn begin(&mut self, now: Timestamp) -> Reply {
+        match self.waiting.take() {
+            Some((beginning, _)) => self.start(&beginning, None, now),
+            None => Reply::Nothing,
+        }
+    }
+
+    fn last_word(&mut self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> LastWord {
+        let close = match end {
+            End::Slow => close(SLOW, "slow-consumer"),
+            End::Revoked => close(NO_TOKEN, "token-expired"),
+            End::Expelled => close(NOT_MEMBER, "membership-revoked"),
+            End::Lost => close(GONE, "compacted"),
+            End::Draining | End::Complete | End::TimeOver | End::Left => end.close(),
+        };
+        let Some((info, retry)) = self.info(end, resume, lag, now) else {
+            return LastWord { event: None, message: None, close };
+        };
+        let words = self.listener.write(&info, now);
+        match self.listener.dialect {
+            Dialect::Messages => LastWord { event: None, message: Some(words), close },
+            Dialect::Events(_) => {
+                let retry = format!("retry: {}\n\n", retry.as_millis());
+                LastWord { event: Some([&words[..], retry.as_bytes()].concat().into()), message: None, close }
+            }
+        }
+    }
+}

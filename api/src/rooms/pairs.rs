@@ -1,0 +1,33 @@
+use axum::extract::Query;
+use axum::http::Uri;
+
+use super::error::Refusal;
+
+/// The pairs of a query. Those that nobody asks for do not matter.
+pub struct Pairs(Vec<(String, String)>);
+
+impl Pairs {
+    /// Those of an address.
+    pub fn of(uri: &Uri) -> Result<Self, Refusal> {
+        let pairs = Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
+        Ok(Self(pairs.0))
+    }
+
+    /// The value of a name, which is there at most once.
+    pub fn once(&self, name: &str) -> Result<Option<&str>, Refusal> {
+        let mut values = self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            (_, Some(_)) => Err(Refusal::invalid(format!("`{name}` is there twice"))),
+        }
+    }
+
+    /// Whether something is wanted.
+    pub fn flag(&self, name: &str) -> Result<bool, Refusal> {
+        match self.once(name)? {
+            None | Some("0" | "false") => Ok(false),
+            Some("1" | "true") => Ok(true),
+            Some(_) => Err(Refusal::invalid(format!("`{name}` is 1 or 0"))),
+        }
+    }
+}
