@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all bench-store bench-streams bench-live bench-sessions fmt lint openapi test-tools
+.PHONY: run test test-all bench-store bench-streams bench-live bench-rooms bench-sessions fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -35,6 +35,10 @@ bench-streams:
 # Live delivery beside other servers. LIVELOAD names the folder of the load generator. SECS=4 ONLY=part-of-a-row's-name
 bench-live:
 	CARGO="$(CARGO)" scripts/bench-live
+
+# Rooms beside nginx with Nchan. As bench-live; smaller: READERS=50 ROOMS=20 READERS_PER_ROOM=10 IDLE=200 MISSED=2000
+bench-rooms:
+	CARGO="$(CARGO)" scripts/bench-rooms
 
 # Publishing to sessions, beside an append to each of as many plain streams. SUBSCRIBERS=at-most-so-many
 bench-sessions:

@@ -15,6 +15,28 @@ pub enum Wire {
     WebSocket,
 }
 
+impl Wire {
+    /// The request that begins to listen at a path.
+    pub fn request(self, address: SocketAddr, path: &str) -> String {
+        let wire = match self {
+            Self::Sse => "Accept: text/event-stream\r\n",
+            Self::WebSocket => {
+                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                 Sec-WebSocket-Key: AAECAwQFBgcICQoLDA0ODw==\r\n"
+            }
+        };
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{wire}\r\n")
+    }
+
+    /// The status of the answer that it begins with.
+    pub fn status(self) -> &'static str {
+        match self {
+            Self::Sse => "200",
+            Self::WebSocket => "101",
+        }
+    }
+}
+
 /// A server and the wire on which it is listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
@@ -60,14 +82,7 @@ impl Channel {
 
     /// The request that begins to listen.
     pub fn request(self, address: SocketAddr, topic: &str) -> String {
-        let wire = match self.wire {
-            Wire::Sse => "Accept: text/event-stream\r\n",
-            Wire::WebSocket => {
-                "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-                 Sec-WebSocket-Key: AAECAwQFBgcICQoLDA0ODw==\r\n"
-            }
-        };
-        format!("GET {} HTTP/1.1\r\nHost: {address}\r\n{wire}\r\n", self.subscribe_path(topic))
+        self.wire.request(address, &self.subscribe_path(topic))
     }
 
     /// Makes the topic exist, and sees whether the server can be listened to in this way. If not, says what it answered.
@@ -81,13 +96,16 @@ impl Channel {
             }
         }
         let status = status_of(served.address, &self.request(served.address, topic))?;
-        let expected = if self.wire == Wire::Sse { "200" } else { "101" };
-        Ok(if status == expected { Ok(()) } else { Err(format!("not served: answered with {status}")) })
+        Ok(if status == self.wire.status() {
+            Ok(())
+        } else {
+            Err(format!("not served: answered with {status}"))
+        })
     }
 }
 
 /// The status of the answer to one request on a connection of its own.
-fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
+pub fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     socket.write_all(request.as_bytes())?;

@@ -2,6 +2,7 @@
 //! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`]).
 
 mod channel;
+mod liveload;
 mod load;
 mod peer;
 mod process;
@@ -13,7 +14,8 @@ mod usage;
 
 use std::time::{Duration, Instant};
 
-pub use channel::{Channel, Wire};
+pub use channel::{Channel, Wire, status_of};
+pub use liveload::{Held, Liveload};
 pub use load::{Done, Load, Outcome, Work};
 pub use peer::{Peer, Served, Setup};
 pub use process::{Process, Profile, pin_to};

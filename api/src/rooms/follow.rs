@@ -42,7 +42,7 @@ const STREAM_EPOCH: HeaderName = HeaderName::from_static("stream-epoch");
         ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
     ),
     responses(
-        (status = 200, description = "Events.", content_type = "text/event-stream", body = String, headers(
+        (status = 200, description = "Events.", content_type = "text/event-stream", body = serde_json::Value, headers(
             ("last-event-id" = String, description = "Where it begins."),
             ("stream-epoch" = String, description = "Which server owns the room; grows."),
         )),
@@ -78,7 +78,7 @@ pub async fn follow(
         ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
     ),
     responses(
-        (status = 200, description = "Events.", content_type = "text/event-stream", body = String, headers(
+        (status = 200, description = "Events.", content_type = "text/event-stream", body = serde_json::Value, headers(
             ("last-event-id" = String, description = "Where it begins."),
             ("stream-epoch" = String, description = "Which server owns the room; grows."),
         )),

@@ -3,12 +3,12 @@
 
 use std::error::Error;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
-use tidings_bench::{Channel, Peer, Profile, Raw, Served, Setup, Wire, files_limit, grouped, pin_to, ratio};
+use tidings_bench::{Channel, Held, Liveload, Peer, Profile, Raw, Served, Setup, Wire};
+use tidings_bench::{files_limit, grouped, pin_to, ratio};
 
 type Failed = Box<dyn Error>;
 
@@ -20,8 +20,6 @@ const IDLE: usize = 10_000;
 const FILES_TO_SPARE: usize = 1_000;
 /// Seconds to connect, to settle and to warm up, before it is measured.
 const BEFORE: f64 = 2.5;
-/// Seconds after which a run hangs.
-const PATIENCE: &str = "100";
 
 /// Live delivery beside other servers.
 #[derive(Debug, Parser)]
@@ -163,16 +161,7 @@ impl Bench {
         more.extend(["--secs", &secs.to_string(), "--warmup", "1"].map(str::to_owned));
         let printed = self.liveload(channel, &served, subscribers, &more)?;
         drop(profile);
-        let Some(line) = printed.lines().find_map(|line| line.strip_prefix("JSON ")) else {
-            return Ok(Err(format!("the load generator gave up: {}", last_line(&printed))));
-        };
-        let result: Value = serde_json::from_str(line)?;
-        let joined = result["subs"].as_u64().unwrap_or(0) as usize;
-        Ok(if joined == subscribers {
-            Ok(result)
-        } else {
-            Err(format!("{joined} of {subscribers} could connect"))
-        })
+        Ok(Liveload::deliveries(&printed, subscribers))
     }
 
     fn liveload(
@@ -182,17 +171,8 @@ impl Bench {
         subscribers: usize,
         more: &[String],
     ) -> Result<String, Failed> {
-        let scheme = if channel.wire == Wire::Sse { "http" } else { "ws" };
-        let output = Command::new("timeout")
-            .arg(PATIENCE)
-            .arg(&self.arguments.liveload)
-            .args(["--subs", &subscribers.to_string(), "--pid", &served.process.pid().to_string()])
-            .args(["--sub", &format!("{scheme}://{}{}", served.address, channel.subscribe_path("{topic}"))])
-            .args(more)
-            .output()?;
-        let (out, errors) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        Ok(if output.status.success() { out.into_owned() } else { format!("{out}{errors}") })
+        let liveload = Liveload { binary: self.arguments.liveload.clone() };
+        Ok(liveload.run(served, channel.wire, &channel.subscribe_path("{topic}"), subscribers, more)?)
     }
 
     fn idle(&self) -> Result<(), Failed> {
@@ -234,30 +214,7 @@ impl Bench {
         }
         let more = ["--hold", "3", "--connect-par", "128"].map(str::to_owned);
         let printed = self.liveload(channel, &served, connections, &more)?;
-        Ok(Held::parse(&printed)
-            .ok_or_else(|| format!("the load generator gave up: {}", last_line(&printed))))
-    }
-}
-
-/// Connections that were held open.
-struct Held {
-    /// Those that were opened and not closed by the server.
-    count: usize,
-    /// Of the server's memory, for each.
-    kilobytes: f64,
-}
-
-impl Held {
-    /// From what `liveload --hold` prints.
-    fn parse(printed: &str) -> Option<Self> {
-        let number_before = |line: &str, word: &str| -> Option<f64> {
-            line.split_once(word)?.0.rsplit([' ', '(']).next()?.parse().ok()
-        };
-        let head = printed.lines().find(|line| line.starts_with("== "))?;
-        let memory = printed.lines().find(|line| line.starts_with("memory"))?;
-        let joined = number_before(head, " subscribers")?;
-        let closed = number_before(head, " closed early")?;
-        Some(Self { count: (joined - closed) as usize, kilobytes: number_before(memory, " kB/conn;")? })
+        Ok(Held::parse(&printed))
     }
 }
 
@@ -305,23 +262,5 @@ fn print_fan_out(subscribers: usize, pace: Pace, rows: &[(Channel, Measured<Valu
             number("rss_per_conn_kb"),
             number("lost"),
         );
-    }
-}
-
-fn last_line(text: &str) -> &str {
-    text.lines().last().unwrap_or("it said nothing")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_load_generator_says_of_held_connections_is_understood() {
-        let printed = "== run: 9999 subscribers (1 failed, 9 closed early) on 1 topic(s), ws://localhost/\nconnect     0.50 s\n\
-                       memory      rss 4000 -> 54000 kB (5.1 kB/conn; pss 5.0 kB/conn), peak under load 54000 kB\n";
-        let held = Held::parse(printed).unwrap();
-        assert_eq!((held.count, held.kilobytes), (9990, 5.1));
-        assert!(Held::parse("bad URL").is_none());
     }
 }

@@ -1,0 +1,552 @@
+//! Rooms beside nginx with Nchan: fan-out in one room and in many, idle connections, and the way back after many missed
+//! events. The server has core 0, the client core 1. Prints tables in Markdown.
+//!
+//! Both carry the same events: what a reader of Nchan gets is what a reader of tidings gets, cursor and all. But the events
+//! of tidings are on the disk when they are answered, and those of Nchan are in memory.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde_json::Value;
+use tidings_bench::{
+    Channel, Done, Head, Held, Liveload, Load, Peer, Profile, Raw, Served, Setup, Stamps, Wire, Work,
+};
+use tidings_bench::{files_limit, grouped, pin_to, ratio, report, stamped, status_of};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::timeout;
+
+type Failed = Box<dyn Error>;
+/// What a run gave, or why it gave nothing.
+type Measured<T> = Result<T, String>;
+
+const CHANNELS: [Channel; 4] = [
+    Channel { peer: Peer::Tidings, wire: Wire::Sse },
+    Channel { peer: Peer::Tidings, wire: Wire::WebSocket },
+    Channel { peer: Peer::Nchan, wire: Wire::Sse },
+    Channel { peer: Peer::Nchan, wire: Wire::WebSocket },
+];
+/// What `liveload` calls its first topic.
+const ROOM: &str = "t0";
+/// Bytes of what a message says, without what is around it.
+const MESSAGE_BYTES: usize = 100;
+const EVENTS_PER_REQUEST: usize = 1000;
+const PUBLISHERS: usize = 32;
+/// How many come back at the same time.
+const RETURNING: [usize; 2] = [1, 10];
+/// Files that a process needs beside one for each connection.
+const FILES_TO_SPARE: usize = 1_000;
+/// Seconds to connect, to settle and to warm up, before it is measured.
+const BEFORE: f64 = 2.5;
+/// What was missed has not come for so long: it does not.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A client of tidings' WebSocket may say first where to resume, for a second. Saying anything else ends that.
+const FIRST_WORDS: &str = r#"{"type":"ping"}"#;
+
+/// Rooms beside nginx with Nchan.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The load generator.
+    #[arg(long, env = "LIVELOAD_BINARY", default_value = "target/liveload/release/liveload")]
+    liveload: PathBuf,
+    /// Seconds that each row is measured.
+    #[arg(long, env = "SECS", default_value_t = 4.0)]
+    secs: f64,
+    /// Only rows whose name has this in it, such as "500 readers, window 1, tidings", "rooms", "idle" or "missed".
+    #[arg(long, env = "ONLY", default_value = "")]
+    only: String,
+    /// Only tidings.
+    #[arg(long)]
+    alone: bool,
+    /// Readers of one room.
+    #[arg(long, env = "READERS", value_delimiter = ',', default_values_t = [500, 2_000])]
+    readers: Vec<usize>,
+    /// Rooms, when there are many.
+    #[arg(long, env = "ROOMS", default_value_t = 1_000)]
+    rooms: usize,
+    /// Readers of each of them.
+    #[arg(long, env = "READERS_PER_ROOM", default_value_t = 10)]
+    readers_per_room: usize,
+    /// Connections that are held.
+    #[arg(long, env = "IDLE", default_value_t = 10_000)]
+    idle: usize,
+    /// Events that a reader has missed.
+    #[arg(long, env = "MISSED", default_value_t = 50_000)]
+    missed: usize,
+    /// The folder of the tree.
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pace {
+    /// So many events that not everybody has yet.
+    Window(u32),
+    /// So many events a second, whatever happens.
+    Rate(u32),
+}
+
+impl Pace {
+    const IN_ONE_ROOM: [Self; 3] = [Self::Window(1), Self::Window(32), Self::Rate(50)];
+    const IN_MANY_ROOMS: [Self; 2] = [Self::Window(32), Self::Rate(500)];
+
+    fn name(self) -> String {
+        match self {
+            Self::Window(window) => format!("window {window}"),
+            Self::Rate(rate) => format!("{rate}/s"),
+        }
+    }
+
+    fn is_many(self) -> bool {
+        matches!(self, Self::Window(window) if window > 1)
+    }
+}
+
+/// Where events are written to, and what is written: `{topic}` and `{payload}` stand for the room and what it says.
+fn publishing(peer: Peer) -> (&'static str, String) {
+    let payload = r#"{"messageView":{"text":"{payload}"}}"#;
+    match peer {
+        Peer::Tidings => {
+            ("/v1/bench/rooms/{topic}/events", format!(r#"{{"type":"messageEvent","payload":{payload}}}"#))
+        }
+        _ => (
+            "/publish/{topic}",
+            format!(
+                r#"{{"cursor":"01J9ZK0S5V6ZB9WQ0ZP3S9WJ7H","convoId":"{{topic}}","emittedAt":"2025-10-22T22:00:00.000Z","payload":{payload}}}"#
+            ),
+        ),
+    }
+}
+
+/// Where events are read from.
+fn subscribing(peer: Peer) -> &'static str {
+    match peer {
+        Peer::Tidings => "/v1/bench/rooms/{topic}/events",
+        _ => "/subscribe/{topic}",
+    }
+}
+
+struct Bench {
+    arguments: Arguments,
+    setup: Setup,
+    runtime: tokio::runtime::Runtime,
+    /// What is aimed at, and whether it was reached.
+    aims: Vec<(String, f64, f64)>,
+}
+
+/// Who is measured: readers of rooms at a pace.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    rooms: usize,
+    readers: usize,
+    pace: Pace,
+}
+
+impl Crowd {
+    fn name(self) -> String {
+        if self.rooms == 1 {
+            format!("{} readers, {}", self.readers, self.pace.name())
+        } else {
+            format!("{} rooms, {} readers, {}", self.rooms, self.readers, self.pace.name())
+        }
+    }
+}
+
+fn main() -> Result<(), Failed> {
+    let arguments = Arguments::parse();
+    let bench_folder = arguments.root.join("target/bench");
+    std::fs::create_dir_all(&bench_folder)?;
+    let folder = tempfile::Builder::new().prefix("rooms-").tempdir_in(bench_folder)?;
+    let setup = Setup {
+        root: arguments.root.canonicalize()?,
+        data: folder.path().to_owned(),
+        cores: Some("0".to_owned()),
+    };
+    pin_to("1")?;
+    Raw::measure(folder.path(), Duration::from_secs(1))?.print();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut bench = Bench { arguments, setup, runtime, aims: Vec::new() };
+    bench.fan_out()?;
+    bench.idle()?;
+    bench.missed()?;
+    bench.print_aims();
+    Ok(())
+}
+
+impl Bench {
+    fn channels(&self, row: &str) -> Vec<Channel> {
+        let ours = |channel: &Channel| !self.arguments.alone || channel.peer == Peer::Tidings;
+        let wanted = |channel: &Channel| format!("{row}, {}", channel.name()).contains(&self.arguments.only);
+        CHANNELS.into_iter().filter(ours).filter(wanted).collect()
+    }
+
+    /// Starts a server that has these rooms, and sees whether one can be followed.
+    fn start(&self, channel: Channel, rooms: usize) -> Result<Measured<Served>, Failed> {
+        let served = channel.peer.start(&self.setup)?;
+        if channel.peer == Peer::Tidings {
+            let body = r#"{"add":["dev"],"remove":[]}"#;
+            let make = |number: usize| request(&format!("/v1/bench/rooms/t{number}/members"), body);
+            let failed = send(&served, PUBLISHERS.min(rooms), rooms, make)?;
+            if failed > 0 {
+                return Ok(Err(format!("{failed} of {rooms} rooms could not be made")));
+            }
+        }
+        let path = subscribing(channel.peer).replace("{topic}", ROOM);
+        let status = status_of(served.address, &channel.wire.request(served.address, &path))?;
+        Ok(if status == channel.wire.status() {
+            Ok(served)
+        } else {
+            Err(format!("not served: answered with {status}"))
+        })
+    }
+
+    fn fan_out(&mut self) -> Result<(), Failed> {
+        println!(
+            "\n## Fan-out\n\nServer on core 0, client on core 1; {} s a row; {MESSAGE_BYTES} bytes a message, in an event of about 260.\n",
+            self.arguments.secs
+        );
+        println!(
+            "| rooms | readers | load | server | deliveries/s | per server-CPU-second | p50 / p99 ms | server's core \
+             | client's core | RSS per connection | lost | out of order | tidings is | per CPU-second |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+        let one = self.arguments.readers.iter().flat_map(|&readers| {
+            Pace::IN_ONE_ROOM.into_iter().map(move |pace| Crowd { rooms: 1, readers, pace })
+        });
+        let rooms = self.arguments.rooms;
+        let readers = self.most(rooms * self.arguments.readers_per_room);
+        let many = Pace::IN_MANY_ROOMS.into_iter().map(|pace| Crowd { rooms, readers, pace });
+        let crowds: Vec<Crowd> = one.chain(many).collect();
+        for crowd in crowds {
+            let mut rows = Vec::new();
+            for channel in self.channels(&crowd.name()) {
+                rows.push((channel, self.deliver(channel, crowd)?));
+            }
+            print_fan_out(crowd, &rows);
+            self.aim(crowd, &rows);
+        }
+        Ok(())
+    }
+
+    /// As many connections as that, or as many as there may be files.
+    fn most(&self, connections: usize) -> usize {
+        connections.min(files_limit().saturating_sub(FILES_TO_SPARE))
+    }
+
+    fn deliver(&self, channel: Channel, crowd: Crowd) -> Result<Measured<Value>, Failed> {
+        let served = match self.start(channel, crowd.rooms)? {
+            Ok(served) => served,
+            Err(why) => return Ok(Err(why)),
+        };
+        let secs = self.arguments.secs;
+        let ours = channel.peer == Peer::Tidings;
+        let (after, lasting) = (Duration::from_secs_f64(BEFORE), Duration::from_secs_f64(secs));
+        let profile = ours.then(|| Profile::of(&served.process, after, lasting)).transpose()?;
+        let (path, body) = publishing(channel.peer);
+        let mut more = match crowd.pace {
+            Pace::Window(window) => vec!["--window".to_owned(), window.to_string()],
+            Pace::Rate(rate) => vec!["--rate".to_owned(), rate.to_string()],
+        };
+        let mut add = |words: &[&str]| more.extend(words.iter().map(|&word| word.to_owned()));
+        add(&["--secs", &secs.to_string(), "--warmup", "1", "--size", &MESSAGE_BYTES.to_string()]);
+        add(&["--topics", &crowd.rooms.to_string(), "--connect-par", "128"]);
+        add(&["--pub", &format!("http://{}{path}", served.address), "--pub-body", &body]);
+        add(&["--pub-header", "Content-Type: application/json"]);
+        if crowd.pace.is_many() {
+            add(&["--pub-conns", &PUBLISHERS.to_string()]);
+        }
+        // Looking at all sockets in turn pays when most of them have something.
+        if crowd.pace.is_many() && crowd.rooms == 1 {
+            add(&["--reader", "sweep", "--sweep-us", "500"]);
+        }
+        let printed = self.liveload(channel, &served, crowd.readers, more)?;
+        drop(profile);
+        Ok(Liveload::deliveries(&printed, crowd.readers))
+    }
+
+    fn liveload(
+        &self,
+        channel: Channel,
+        served: &Served,
+        readers: usize,
+        mut more: Vec<String>,
+    ) -> Result<String, Failed> {
+        if channel == CHANNELS[1] {
+            more.extend(["--sub-msg", FIRST_WORDS].map(str::to_owned));
+        }
+        let liveload = Liveload { binary: self.arguments.liveload.clone() };
+        Ok(liveload.run(served, channel.wire, subscribing(channel.peer), readers, &more)?)
+    }
+
+    fn idle(&self) -> Result<(), Failed> {
+        let connections = self.most(self.arguments.idle);
+        println!("\n## Idle connections\n");
+        println!("| server | connections | held | RSS per connection | tidings takes |");
+        println!("|---|---|---|---|---|");
+        let mut rows = Vec::new();
+        for channel in self.channels("idle") {
+            rows.push((channel, self.hold(channel, connections)?));
+        }
+        for (channel, row) in &rows {
+            let (name, connections) = (channel.name(), grouped(connections));
+            match row {
+                Err(why) => println!("| {name} | {connections} | {why} | | |"),
+                Ok(held) => println!(
+                    "| {name} | {connections} | {} | {:.1} KB | {} |",
+                    grouped(held.count),
+                    held.kilobytes,
+                    // So few that they fit into what the server had anyway take nothing, and not less.
+                    beside(&rows, *channel, |held: &Held| held.kilobytes.max(0.0)),
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&self, channel: Channel, connections: usize) -> Result<Measured<Held>, Failed> {
+        let served = match self.start(channel, 1)? {
+            Ok(served) => served,
+            Err(why) => return Ok(Err(why)),
+        };
+        let more = ["--hold", "3", "--connect-par", "128"].map(str::to_owned).to_vec();
+        let printed = self.liveload(channel, &served, connections, more)?;
+        Ok(Held::parse(&printed))
+    }
+
+    fn missed(&self) -> Result<(), Failed> {
+        let missed = self.arguments.missed;
+        println!(
+            "\n## Missed events\n\n{} events were written while nobody listened; readers get all of them, all at the same time.\n",
+            grouped(missed)
+        );
+        println!("| readers | server | all have all after | events/s | server CPU us/event | tidings is |");
+        println!("|---|---|---|---|---|---|");
+        for readers in RETURNING {
+            let mut rows = Vec::new();
+            for channel in self.channels(&format!("{readers} missed")) {
+                rows.push((channel, self.come_back(channel, readers)?));
+            }
+            for (channel, row) in &rows {
+                let name = channel.name();
+                match row {
+                    Err(why) => println!("| {readers} | {name} | {why} | | | |"),
+                    Ok(back) => println!(
+                        "| {readers} | {name} | {:.3} s | {} | {:.2} | {} |",
+                        back.elapsed,
+                        grouped(back.rate() as usize),
+                        back.cpu * 1e6 / back.events as f64,
+                        beside(&rows, *channel, Back::rate),
+                    ),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn come_back(&self, channel: Channel, readers: usize) -> Result<Measured<Back>, Failed> {
+        let served = match self.start(channel, 1)? {
+            Ok(served) => served,
+            Err(why) => return Ok(Err(why)),
+        };
+        let missed = self.arguments.missed;
+        let failed = write(&served, channel.peer, missed)?;
+        if failed > 0 {
+            return Ok(Err(format!("{failed} requests to write events failed")));
+        }
+        let path = match channel.peer {
+            Peer::Tidings => format!("{}?cursor=oldest", subscribing(channel.peer).replace("{topic}", ROOM)),
+            _ => format!("/kept/subscribe/{ROOM}"),
+        };
+        let (before, began) = (served.process.usage().cpu, Instant::now());
+        let reading = async {
+            let all: Vec<_> = (0..readers)
+                .map(|_| spawn_local(read(channel, served.address, path.clone(), missed)))
+                .collect();
+            for one in all {
+                one.await??;
+            }
+            Ok::<(), Failed>(())
+        };
+        if let Err(why) = LocalSet::new().block_on(&self.runtime, reading) {
+            return Ok(Err(why.to_string()));
+        }
+        let (elapsed, after) = (began.elapsed().as_secs_f64(), served.process.usage().cpu);
+        Ok(Ok(Back { events: missed * readers, elapsed, cpu: after - before }))
+    }
+
+    /// Keeps what a closed loop says of the aim: at least as many deliveries in a second.
+    fn aim(&mut self, crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
+        let rate = |channel| figure(rows, channel, |row: &Value| row["deliv_s"].as_f64().unwrap_or(0.0));
+        for (ours, theirs) in [(CHANNELS[0], CHANNELS[2]), (CHANNELS[1], CHANNELS[3])] {
+            if let (Pace::Window(_), Some(our), Some(their)) = (crowd.pace, rate(ours), rate(theirs)) {
+                self.aims.push((format!("{}, {}", crowd.name(), ours.name()), our, their));
+            }
+        }
+    }
+
+    fn print_aims(&self) {
+        if self.aims.is_empty() {
+            return;
+        }
+        println!("\n## Aim\n\n| deliveries/s | measured | aim | |\n|---|---|---|---|");
+        for (what, ours, theirs) in &self.aims {
+            let measured = format!("{} ({})", grouped(*ours as usize), ratio(Some(*ours), Some(*theirs)));
+            report(what, &measured, &format!(">= {} of Nchan", grouped(*theirs as usize)), ours >= theirs);
+        }
+    }
+}
+
+/// How long it took to get what was missed.
+struct Back {
+    /// By all readers together.
+    events: usize,
+    elapsed: f64,
+    /// Seconds of the server's processor time.
+    cpu: f64,
+}
+
+impl Back {
+    fn rate(&self) -> f64 {
+        self.events as f64 / self.elapsed
+    }
+}
+
+/// Requests that are made one after the other, each once, on whichever connection is free.
+struct Requests<F> {
+    make: F,
+    next: usize,
+    end: usize,
+}
+
+impl<F: Fn(usize) -> String> Work for Requests<F> {
+    fn request(&mut self, _: usize, into: &mut Vec<u8>) -> bool {
+        if self.next == self.end {
+            return false;
+        }
+        into.extend_from_slice((self.make)(self.next).as_bytes());
+        self.next += 1;
+        true
+    }
+
+    fn answer(&mut self, _: usize, head: &Head) -> Done {
+        if (200..300).contains(&head.status) { Done::Whole } else { Done::Failed }
+    }
+}
+
+fn request(path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Makes so many requests; how many of them failed.
+fn send(
+    served: &Served,
+    connections: usize,
+    count: usize,
+    make: impl Fn(usize) -> String,
+) -> io::Result<usize> {
+    let mut load = Load::connect(served.address, connections)?;
+    Ok(load.run(&mut Requests { make, next: 0, end: count }, None)?.failed)
+}
+
+/// Writes events, in order, as many at a time as the server takes; how many requests failed.
+fn write(served: &Served, peer: Peer, events: usize) -> io::Result<usize> {
+    let (path, body) = publishing(peer);
+    let (path, body) = (path.replace("{topic}", ROOM), body.replace("{topic}", ROOM));
+    let event = body.replace("{payload}", &stamped(Duration::ZERO, MESSAGE_BYTES));
+    if peer != Peer::Tidings {
+        return send(served, 1, events, |_| request(&format!("/kept{path}"), &event));
+    }
+    send(served, 1, events.div_ceil(EVENTS_PER_REQUEST), |number| {
+        let count = EVENTS_PER_REQUEST.min(events - number * EVENTS_PER_REQUEST);
+        request(&path, &format!("[{}]", vec![&*event; count].join(",")))
+    })
+}
+
+/// Reads from a path until so many events have come.
+async fn read(
+    channel: Channel,
+    address: std::net::SocketAddr,
+    path: String,
+    events: usize,
+) -> io::Result<()> {
+    let mut socket = TcpStream::connect(address).await?;
+    socket.write_all(channel.wire.request(address, &path).as_bytes()).await?;
+    if channel == CHANNELS[1] {
+        // A text frame whose mask changes nothing.
+        let mut frame = vec![0x81, 0x80 | FIRST_WORDS.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(FIRST_WORDS.as_bytes());
+        socket.write_all(&frame).await?;
+    }
+    let (mut stamps, mut came, began) = (Stamps::default(), 0, Instant::now());
+    let mut buffer = vec![0; 256 << 10];
+    while came < events {
+        let count = timeout(PATIENCE, socket.read(&mut buffer)).await;
+        match count {
+            Ok(Ok(0)) => return Err(io::Error::other(format!("hung up after {came} events"))),
+            Ok(count) => stamps.feed(&buffer[..count?], began, |_| came += 1),
+            Err(_) => return Err(io::Error::other(format!("only {came} of {events} events came"))),
+        }
+    }
+    Ok(())
+}
+
+fn figure<T>(rows: &[(Channel, Measured<T>)], wanted: Channel, of: impl Fn(&T) -> f64) -> Option<f64> {
+    let row = rows.iter().find(|(channel, _)| *channel == wanted)?;
+    row.1.as_ref().ok().map(of)
+}
+
+/// How many times another server's figure ours is, on the same wire.
+fn beside<T>(rows: &[(Channel, Measured<T>)], channel: Channel, of: impl Fn(&T) -> f64) -> String {
+    if channel.peer == Peer::Tidings {
+        return String::new();
+    }
+    let ours = Channel { peer: Peer::Tidings, wire: channel.wire };
+    ratio(figure(rows, ours, &of), figure(rows, channel, &of))
+}
+
+fn print_fan_out(crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
+    for (channel, row) in rows {
+        let start = format!(
+            "| {} | {} | {} | {} |",
+            grouped(crowd.rooms),
+            grouped(crowd.readers),
+            crowd.pace.name(),
+            channel.name()
+        );
+        let row = match row {
+            Ok(row) => row,
+            Err(why) => {
+                println!("{start} {why} | | | | | | | | | |");
+                continue;
+            }
+        };
+        let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
+        // None of what was published in the time has come in it: the server is that far behind.
+        let latency = match (number("p50_ms"), number("p99_ms")) {
+            (p50, p99) if p50 > 0.0 => format!("{p50:.1} / {p99:.1}"),
+            _ => "none in time".to_owned(),
+        };
+        // Several connections that publish have no order among them.
+        let order = if crowd.pace.is_many() { String::new() } else { grouped(number("disorder") as usize) };
+        let of =
+            |name: &'static str| beside(rows, *channel, move |row: &Value| row[name].as_f64().unwrap_or(0.0));
+        println!(
+            "{start} {} | {} | {latency} | {:.0} % | {:.0} % | {:.1} KB | {} | {order} | {} | {} |",
+            grouped(number("deliv_s") as usize),
+            grouped(number("deliv_per_cpu_s") as usize),
+            number("server_cpu") * 100.0,
+            number("client_cpu") * 100.0,
+            number("rss_per_conn_kb"),
+            number("lost"),
+            of("deliv_s"),
+            of("deliv_per_cpu_s"),
+        );
+    }
+}

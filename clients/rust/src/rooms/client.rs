@@ -1,0 +1,252 @@
+//! The loop: connect, handle, store, wait, connect again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::event::Message;
+use super::recent::Recent;
+use super::retry::{End, Next, Retry};
+use super::stopped::BoxError;
+use super::stream::{Item, Stream};
+use super::{
+    Credential, Event, Handler, Info, LastSeen, NoCredential, Reason, Refusal, Skip, State, Stopped, Target,
+    Why,
+};
+use crate::{Chance, Clock, SystemChance, SystemClock};
+
+/// A server sends a heartbeat every 15 seconds. After two and a half of them without a sign it is gone, or the way to it.
+pub(super) const SILENCE: Duration = Duration::from_millis(37_500);
+
+/// Follows a room.
+///
+/// ```no_run
+/// use tidings_client::rooms::{Client, Event, Handler, InFile, Target, Token};
+///
+/// struct Print;
+///
+/// impl Handler for Print {
+///     type Error = std::convert::Infallible;
+///
+///     async fn event(&mut self, event: &Event) -> Result<(), Self::Error> {
+///         println!("{} {}", event.kind.name(), event.payload);
+///         Ok(())
+///     }
+/// }
+///
+/// # async fn follow() -> Result<(), Box<dyn std::error::Error>> {
+/// let target = Target::new("https://tidings.example", "shop", "lobby")?;
+/// let mut client = Client::new(target, Print, InFile::at("lobby.cursor")).with_credential(Token("…".to_owned()));
+/// let stopped = client.run().await;
+/// println!("{stopped}");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Client<H, L, C = NoCredential> {
+    target: Target,
+    handler: H,
+    last_seen: L,
+    credential: C,
+    clock: Arc<dyn Clock>,
+    chance: Arc<dyn Chance>,
+    recent: Recent,
+    /// The handler knows of a skip that the next stream tells of once more.
+    told_of_skip: bool,
+}
+
+impl<H: Handler, L: LastSeen> Client<H, L> {
+    /// A client that hands what comes from the target to the handler.
+    pub fn new(target: Target, handler: H, last_seen: L) -> Self {
+        Self {
+            target,
+            handler,
+            last_seen,
+            credential: NoCredential,
+            clock: Arc::new(SystemClock),
+            chance: Arc::new(SystemChance),
+            recent: Recent::default(),
+            told_of_skip: false,
+        }
+    }
+
+    /// With this credential.
+    pub fn with_credential<C: Credential>(self, credential: C) -> Client<H, L, C> {
+        let Self { target, handler, last_seen, clock, chance, recent, told_of_skip, .. } = self;
+        Client { target, handler, last_seen, credential, clock, chance, recent, told_of_skip }
+    }
+}
+
+impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
+    /// By this clock.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// By this chance.
+    pub fn with_chance(mut self, chance: Arc<dyn Chance>) -> Self {
+        self.chance = chance;
+        self
+    }
+
+    /// The handler.
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// Follows the room until there is no point in it any more. Whoever wants it to end earlier drops what this returns:
+    /// the connection goes with it, and what was stored is where the next run begins.
+    pub async fn run(&mut self) -> Stopped {
+        let mut retry = Retry::default();
+        self.handler.state(&State::Disconnected);
+        let stopped = loop {
+            let end = match self.visit(&mut retry).await {
+                Ok(end) => end,
+                Err(stopped) => break stopped,
+            };
+            let (wait, why) = match retry.after(end, &*self.chance) {
+                Next::Stop(stopped) => break stopped,
+                Next::Wait(wait, why) => (wait, why),
+                Next::Refresh(wait, refusal) => {
+                    if !self.credential.refresh().await {
+                        break Stopped::Unauthorized(refusal);
+                    }
+                    (wait, Why::TokenRefused)
+                }
+            };
+            self.handler.state(&State::Backoff { wait, why });
+            self.clock.sleep(wait).await;
+        };
+        self.handler.state(&State::Disconnected);
+        stopped
+    }
+
+    /// Connects once and takes what comes until it ends. An error is one of the application's side.
+    async fn visit(&mut self, retry: &mut Retry) -> Result<End, Stopped> {
+        self.handler.state(&State::Connecting);
+        let cursor = self.last_seen.load().await.map_err(last_seen)?;
+        let opening = Stream::open(&self.target, cursor.as_ref(), self.credential.token());
+        let mut stream = match in_time(&*self.clock, opening).await {
+            Ok(stream) => stream,
+            Err(end) => {
+                if let End::Gone { skip, had_cursor: true, .. } = &end {
+                    self.skip(skip).await?;
+                }
+                return Ok(end);
+            }
+        };
+        self.handler.state(&State::Streaming);
+        match cursor {
+            Some(cursor) => self.recent.add(cursor),
+            // Without it, what is written before the first event comes would be missed if the stream were cut before that.
+            None => {
+                if let Some(start) = stream.start.take() {
+                    self.last_seen.store(Some(&start)).await.map_err(last_seen)?;
+                }
+            }
+        }
+        let began = self.clock.elapsed();
+        let mut heard = began;
+        let end = loop {
+            match in_time(&*self.clock, stream.next()).await {
+                Err(end) => break end,
+                Ok(item) => {
+                    heard = self.clock.elapsed();
+                    if let Some(end) = self.take(item, retry).await? {
+                        break end;
+                    }
+                }
+            }
+        };
+        self.told_of_skip = false;
+        if let End::Gone { skip, .. } = &end {
+            self.skip(skip).await?;
+        }
+        retry.streamed(heard.saturating_sub(began));
+        Ok(end)
+    }
+
+    async fn take(&mut self, item: Item, retry: &mut Retry) -> Result<Option<End>, Stopped> {
+        match item {
+            Item::Sign => Ok(None),
+            Item::Retry(wait) => {
+                retry.asked(wait);
+                Ok(None)
+            }
+            Item::Position(cursor) => {
+                self.last_seen.store(Some(&cursor)).await.map_err(last_seen)?;
+                Ok(None)
+            }
+            Item::Message(Message::Event(event)) => self.handle(event).await.map(|()| None),
+            Item::Message(Message::Info(info)) => self.heed(&info).await,
+        }
+    }
+
+    /// Handles an event, unless it has been, and then stores its cursor: the other way round it would be lost if the process
+    /// ended in between.
+    async fn handle(&mut self, event: Event) -> Result<(), Stopped> {
+        if self.recent.knows(&event.cursor) {
+            return Ok(());
+        }
+        self.told_of_skip = false;
+        self.handler.event(&event).await.map_err(|error| Stopped::Handler(boxed(error)))?;
+        if event.kind.is_kept() {
+            self.last_seen.store(Some(&event.cursor)).await.map_err(last_seen)?;
+        }
+        self.recent.add(event.cursor);
+        Ok(())
+    }
+
+    /// Does what an infoEvent asks for. Of those that announce the end of the stream the end itself is not waited for.
+    async fn heed(&mut self, info: &Info) -> Result<Option<End>, Stopped> {
+        self.handler.info(info);
+        let retry_after = info.retry_after();
+        let refusal = |status, error: &str| {
+            let message = info.detail["message"].as_str().unwrap_or_default().to_owned();
+            Refusal { status, error: error.to_owned(), message }
+        };
+        Ok(match info.reason {
+            Reason::CaughtUp => None,
+            Reason::Compacted | Reason::Reset => {
+                let name = if info.reason == Reason::Reset { "reset" } else { "compacted" };
+                self.skip(&Skip::of(name, &info.detail)).await?;
+                self.last_seen.store(info.cursor.as_ref()).await.map_err(last_seen)?;
+                self.told_of_skip = false;
+                None
+            }
+            Reason::SlowConsumer => Some(End::Again { why: Why::SlowConsumer, retry_after }),
+            Reason::ServerRestart => Some(End::Again { why: Why::ServerRestart, retry_after }),
+            Reason::MembershipRevoked => {
+                Some(End::Stop(Stopped::Forbidden(refusal(403, "membership-revoked"))))
+            }
+            Reason::TokenExpired => Some(End::Unauthorized(refusal(401, "token-expired"))),
+        })
+    }
+
+    /// Tells the application that events are gone, once, and forgets the cursor that led there.
+    async fn skip(&mut self, skip: &Skip) -> Result<(), Stopped> {
+        if !std::mem::replace(&mut self.told_of_skip, true) {
+            self.handler.skipped(skip);
+        }
+        self.recent.clear();
+        self.last_seen.store(None).await.map_err(last_seen)
+    }
+}
+
+/// Waits for what comes from the server, but not for ever.
+async fn in_time<T>(clock: &dyn Clock, coming: impl Future<Output = Result<T, End>>) -> Result<T, End> {
+    tokio::select! {
+        biased;
+        come = coming => come,
+        () = async { clock.sleep(SILENCE).await } => {
+            Err(End::network(format!("the server has said nothing for {} s", SILENCE.as_secs_f64())))
+        }
+    }
+}
+
+fn last_seen(error: impl Into<BoxError>) -> Stopped {
+    Stopped::LastSeen(boxed(error))
+}
+
+fn boxed(error: impl Into<BoxError>) -> BoxError {
+    error.into()
+}

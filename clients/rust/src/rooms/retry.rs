@@ -1,0 +1,232 @@
+//! How long to wait before the next try, and when to try no more. Nothing here waits, asks the time or draws by itself.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::{Refusal, Skip, Stopped, Why};
+use crate::Chance;
+
+/// Milliseconds of the wait after a stream that ended, or was ended for being slow.
+pub(super) const PAUSE: RangeInclusive<u64> = 250..=1000;
+/// The longest of the first wait after trouble. It doubles with each further trouble.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest wait that trouble leads to.
+pub(super) const LONGEST: Duration = Duration::from_secs(30);
+/// A stream that has lasted so long has shown that the trouble is over.
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
+/// The longest wait that a server can ask for.
+pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// How a visit to the server ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It is worth another one.
+    Again { why: Why, retry_after: Option<Duration> },
+    /// The server does not take the cursor. One that was given none must not say so.
+    Gone { skip: Skip, had_cursor: bool, retry_after: Option<Duration> },
+    /// It does not take the token.
+    Unauthorized(Refusal),
+    /// It is worth no other one.
+    Stop(Stopped),
+}
+
+impl End {
+    pub(super) fn again(why: Why) -> Self {
+        Self::Again { why, retry_after: None }
+    }
+
+    pub(super) fn network(error: impl ToString) -> Self {
+        Self::again(Why::Network(error.to_string()))
+    }
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Wait, then connect.
+    Wait(Duration, Why),
+    /// Get a new token; then wait and connect, or stop if there is none.
+    Refresh(Duration, Refusal),
+    Stop(Stopped),
+}
+
+/// What earlier visits mean for the next one.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    /// Troubles since a stream has lasted.
+    troubles: u32,
+    /// A new token was got since a stream has lasted.
+    refreshed: bool,
+    /// What the server's `retry:` asked for last.
+    asked: Duration,
+}
+
+impl Retry {
+    /// The server wants so long a wait from now on.
+    pub(super) fn asked(&mut self, wait: Duration) {
+        self.asked = wait.min(RETRY_AFTER_MAX);
+    }
+
+    /// A stream was heard for so long.
+    pub(super) fn streamed(&mut self, lasted: Duration) {
+        if lasted >= SETTLED {
+            self.troubles = 0;
+            self.refreshed = false;
+        }
+    }
+
+    /// Decides after a visit.
+    pub(super) fn after(&mut self, end: End, chance: &dyn Chance) -> Next {
+        match end {
+            End::Stop(stopped) => Next::Stop(stopped),
+            End::Again { why, retry_after } => {
+                let wait = match &why {
+                    Why::Unavailable(_) | Why::Network(_) => self.trouble(chance),
+                    Why::SlowConsumer
+                    | Why::Ended
+                    | Why::ServerRestart
+                    | Why::Skipped
+                    | Why::TokenRefused => pause(chance),
+                };
+                Next::Wait(self.at_least(wait, retry_after), why)
+            }
+            End::Gone { had_cursor: true, retry_after, .. } => {
+                Next::Wait(self.at_least(pause(chance), retry_after), Why::Skipped)
+            }
+            // It would be said again and again.
+            End::Gone { had_cursor: false, retry_after, .. } => {
+                let wait = self.trouble(chance);
+                Next::Wait(self.at_least(wait, retry_after), Why::Unavailable(410))
+            }
+            End::Unauthorized(refusal) if std::mem::replace(&mut self.refreshed, true) => {
+                Next::Stop(Stopped::Unauthorized(refusal))
+            }
+            End::Unauthorized(refusal) => Next::Refresh(self.at_least(pause(chance), None), refusal),
+        }
+    }
+
+    fn at_least(&self, wait: Duration, retry_after: Option<Duration>) -> Duration {
+        wait.max(self.asked).max(retry_after.unwrap_or_default())
+    }
+
+    /// Between half the longest and the longest, so that those who were cut off together do not return together.
+    fn trouble(&mut self, chance: &dyn Chance) -> Duration {
+        let longest = FIRST.saturating_mul(1 << self.troubles.min(16)).min(LONGEST);
+        self.troubles = self.troubles.saturating_add(1);
+        let millis = longest.as_millis() as u64;
+        Duration::from_millis(chance.within(millis / 2..=millis))
+    }
+}
+
+fn pause(chance: &dyn Chance) -> Duration {
+    Duration::from_millis(chance.within(PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Draws a share of the range.
+    struct Share(f64);
+
+    impl Chance for Share {
+        fn within(&self, range: RangeInclusive<u64>) -> u64 {
+            range.start() + ((range.end() - range.start()) as f64 * self.0) as u64
+        }
+    }
+
+    fn refusal() -> Refusal {
+        Refusal { status: 401, error: "TokenExpired".to_owned(), message: String::new() }
+    }
+
+    fn waited(next: Next) -> Duration {
+        match next {
+            Next::Wait(wait, _) | Next::Refresh(wait, _) => wait,
+            Next::Stop(stopped) => panic!("stopped: {stopped}"),
+        }
+    }
+
+    #[test]
+    fn trouble_doubles_the_wait_up_to_half_a_minute() {
+        for (share, expected) in [
+            (0.0, [500, 1000, 2000, 4000, 8000, 15_000, 15_000]),
+            (1.0, [1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]),
+        ] {
+            let mut retry = Retry::default();
+            let waits =
+                expected.map(|_| waited(retry.after(End::network("cut"), &Share(share))).as_millis() as u64);
+            assert_eq!(waits, expected);
+        }
+    }
+
+    #[test]
+    fn only_a_stream_that_lasts_ten_seconds_ends_the_growth() {
+        let mut retry = Retry::default();
+        let longest = |retry: &mut Retry| waited(retry.after(End::network("cut"), &Share(1.0))).as_secs();
+        assert_eq!([longest(&mut retry), longest(&mut retry)], [1, 2]);
+        retry.streamed(SETTLED - Duration::from_millis(1));
+        assert_eq!(longest(&mut retry), 4);
+        retry.streamed(SETTLED);
+        assert_eq!(longest(&mut retry), 1);
+    }
+
+    #[test]
+    fn a_second_refused_token_is_the_end_until_a_stream_has_lasted() {
+        let mut retry = Retry::default();
+        let refused = |retry: &mut Retry| {
+            matches!(retry.after(End::Unauthorized(refusal()), &Share(0.0)), Next::Stop(_))
+        };
+        assert!(!refused(&mut retry));
+        retry.streamed(Duration::from_secs(9));
+        assert!(refused(&mut retry));
+        retry.streamed(SETTLED);
+        assert!(!refused(&mut retry));
+    }
+
+    fn ends() -> impl Strategy<Value = End> {
+        let retry_after = || proptest::option::of((0..400_000u64).prop_map(Duration::from_millis));
+        let why = prop_oneof![
+            Just(Why::SlowConsumer),
+            Just(Why::Ended),
+            Just(Why::ServerRestart),
+            Just(Why::Unavailable(503)),
+            Just(Why::Network("cut".to_owned())),
+        ];
+        prop_oneof![
+            4 => (why, retry_after()).prop_map(|(why, retry_after)| End::Again { why, retry_after }),
+            1 => (any::<bool>(), retry_after()).prop_map(|(had_cursor, retry_after)| End::Gone {
+                skip: Skip::of("CursorCompacted", &serde_json::Value::Null),
+                had_cursor,
+                retry_after
+            }),
+            1 => Just(()).prop_map(|()| End::Unauthorized(refusal())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_nothing_is_tried_without_a_wait(
+            ends in proptest::collection::vec((ends(), 0..20u64, 0..2000u64), 1..40),
+            share in 0.0..=1.0f64,
+        ) {
+            let mut retry = Retry::default();
+            for (end, lasted, asked) in ends {
+                retry.streamed(Duration::from_secs(lasted));
+                retry.asked(Duration::from_millis(asked));
+                let wanted = match &end {
+                    End::Again { retry_after, .. } | End::Gone { retry_after, .. } => retry_after.unwrap_or_default(),
+                    End::Unauthorized(_) | End::Stop(_) => Duration::ZERO,
+                };
+                let wait = match retry.after(end, &Share(share)) {
+                    Next::Wait(wait, _) | Next::Refresh(wait, _) => wait,
+                    Next::Stop(_) => continue,
+                };
+                prop_assert!(wait >= Duration::from_millis(*PAUSE.start()));
+                prop_assert!(wait >= wanted.max(Duration::from_millis(asked)));
+                prop_assert!(wait <= LONGEST.max(wanted));
+            }
+        }
+    }
+}

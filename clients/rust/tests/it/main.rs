@@ -1,0 +1,6 @@
+//! What an application sees of the client, against a server that does as it is told.
+
+mod failures;
+mod following;
+mod scene;
+mod tls;
