@@ -81,8 +81,8 @@ impl Rooms {
 }
 
 impl Inner {
-    /// The last cursor that an event of a room has, or had.
-    pub(crate) async fn head(&self, log: LogId) -> Result<Cursor, RoomError> {
+    /// The last cursor that was ever given in a room.
+    pub(crate) async fn ceiling(&self, log: LogId) -> Result<Cursor, RoomError> {
         let told = self.active(log).await?.told();
         Ok(Cursor::at(self.store.status(log).await?.tail.max(told)))
     }

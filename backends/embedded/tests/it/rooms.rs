@@ -61,16 +61,19 @@ struct Server {
 
 /// None when the power is gone.
 async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Server> {
-    let (bus, clock): (_, Arc<dyn Clock>) = (Bus::new(), Arc::new(clock.clone()));
     let options = Options { secret: seed, ..small() };
-    let store = match Embedded::<Table>::open(Arc::new(disk.clone()), options, bus.clone(), clock.clone()) {
+    let shared = Arc::new(clock.clone());
+    let store = match Embedded::<Table>::open(Arc::new(disk.clone()), options, Bus::new(), shared) {
         Ok(store) => store,
         Err(OpenError::Io { .. }) => return None,
         Err(error) => panic!("seed {seed}: {error}"),
     };
-    let (chance, metrics) = (Arc::new(Chance::seeded(seed)), Metrics::new());
-    let opening = Rooms::open(Arc::new(store.clone()), bus, clock, chance, <_>::default(), &metrics);
-    Some(Server { rooms: opening.await.ok()?, store })
+    Some(Server { rooms: take_over(&store, clock).await.ok()?, store })
+}
+
+async fn take_over(store: &Embedded<Table>, clock: &ManualClock) -> Result<Rooms, StoreError> {
+    let (clock, chance): (Arc<dyn Clock>, _) = (Arc::new(clock.clone()), Arc::new(Chance::seeded(7)));
+    Rooms::open(Arc::new(store.clone()), Bus::new(), clock, chance, <_>::default(), &Metrics::new()).await
 }
 
 fn project() -> ProjectId {
@@ -219,8 +222,8 @@ impl Player {
             *highest = (*highest).max(last);
             if *highest > Cursor::ZERO {
                 let room = find(server, name).await.expect("it was told of");
-                let head = server.rooms.bounds(&room).await.expect("bounds").head;
-                assert!(head >= *highest, "{what}: {name}: {highest} would be of the future");
+                let ceiling = server.rooms.bounds(&room).await.expect("bounds").ceiling;
+                assert!(ceiling >= *highest, "{what}: {name}: {highest} would be of the future");
             }
         }
     }
@@ -287,4 +290,34 @@ async fn what_a_room_has_told_survives_power_cuts_at_any_moment() {
     for seed in 0..cuts() / CUTS_PER_STORE {
         life(seed).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_else_has() {
+    let (disk, clock) = (SimulatedDisk::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
+    let server = open(&disk, 1, &clock).await.expect("new");
+    let id = RoomId::parse("r").expect("an id");
+    server.rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");
+    let room = find(&server, "r").await.expect("made");
+    disk.set_capacity(Some(disk.used()));
+    let message = || vec![NewEvent::parse(Kind::Message, r#"{"messageView":{}}"#.into()).expect("good")];
+    let full = loop {
+        if let Err(error) = server.rooms.write(&room, message(), None).await {
+            break error;
+        }
+    };
+    assert!(matches!(full, RoomError::Store(StoreError::NoSpace)), "{full}");
+    let early = take_over(&server.store, &clock).await.expect("rooms can be read");
+    assert!(early.bounds(&room).await.expect("bounds").head > Cursor::ZERO);
+    disk.set_capacity(None);
+    let late = loop {
+        let late = take_over(&server.store, &clock).await.expect("there is space");
+        // What waits for space in memory goes first; that takes a moment.
+        if late.write(&room, message(), None).await.is_ok() {
+            break late;
+        }
+    };
+    let fenced = early.write(&room, message(), None).await;
+    assert!(matches!(fenced, Err(RoomError::Fenced)), "{fenced:?}");
+    late.write(&room, message(), None).await.expect("the rooms are its own");
 }

@@ -53,10 +53,10 @@ async fn typing_is_not_shown_while_an_event_with_a_lower_cursor_is_on_its_way() 
     tokio::task::yield_now().await;
     let mut typed = Box::pin(write(&world.rooms, &room, typing("t")));
     assert!((&mut typed).now_or_never().is_none(), "it waits for what lies below it");
-    let head = world.head(&room).await;
+    let before = world.ceiling(&room).await;
     drop(held);
     let (written, typed) = (written.await.expect("written"), typed.await.expect("typed"));
-    assert!(head < written && written < typed);
+    assert!(before < written && written < typed);
     assert_eq!(reader.hear(3).await, ["first", "a", "t"]);
     assert_eq!(world.replayed(&room, typed).await, Vec::<String>::new());
 }
@@ -86,10 +86,10 @@ async fn a_cursor_of_typing_is_good_after_a_restart_and_is_not_given_again() {
     let room = world.room("r", &[]).await;
     world.write(&room, message("a")).await;
     let typed = world.write(&room, typing("t")).await;
-    assert_eq!(world.head(&room).await, typed);
+    assert_eq!(world.ceiling(&room).await, typed);
     world.restart().await;
-    let head = world.head(&room).await;
-    assert!(head >= typed, "it is not a cursor of the future");
+    let before = world.ceiling(&room).await;
+    assert!(before >= typed, "it is not a cursor of the future");
     let mut reader = world.listen(&room, typed).await;
     let again = [world.write(&room, typing("u")).await, world.write(&room, message("b")).await];
     assert!(again.iter().all(|cursor| *cursor > typed));
@@ -104,7 +104,7 @@ async fn a_room_that_was_let_go_of_gives_no_cursor_again() {
     world.clock.advance(2 * limits::TYPING_KEPT);
     world.clock.set(crate::world::START);
     world.rooms.sweep().await.expect("swept");
-    assert!(world.head(&room).await >= typed);
+    assert!(world.ceiling(&room).await >= typed);
     assert!(world.write(&room, typing("t")).await > typed);
 }
 

@@ -57,8 +57,9 @@ impl World {
         write(&self.rooms, room, event).await.expect("written")
     }
 
-    pub async fn head(&self, room: &Room) -> Cursor {
-        self.rooms.bounds(room).await.expect("bounds").head
+    /// The last cursor that was ever given.
+    pub async fn ceiling(&self, room: &Room) -> Cursor {
+        self.rooms.bounds(room).await.expect("bounds").ceiling
     }
 
     /// Listens after a cursor. Has heard what the room has by then, and nothing of what comes later.
