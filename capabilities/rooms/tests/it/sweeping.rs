@@ -49,7 +49,7 @@ async fn age_counts_from_when_an_event_was_written_whatever_its_cursor_says() {
     world.clock.set(START);
     let late = world.write(&room, message("b")).await;
     assert_eq!(late.millis(), (START + 10 * SECOND).as_millis());
-    world.clock.set(START + world.options.retention);
+    world.clock.advance(world.options.retention);
     world.rooms.sweep().await.expect("swept");
     assert_eq!(
         bounds(&world, &room).await.oldest.map(|oldest| oldest < late),
@@ -59,6 +59,17 @@ async fn age_counts_from_when_an_event_was_written_whatever_its_cursor_says() {
     world.clock.advance(10 * SECOND);
     world.rooms.sweep().await.expect("swept");
     assert_eq!(bounds(&world, &room).await.oldest, None);
+}
+
+#[tokio::test]
+async fn a_clock_that_has_just_jumped_ahead_lets_nothing_go() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    world.write(&room, message("a")).await;
+    world.clock.set(START + 3 * world.options.retention);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 0);
+    world.clock.advance(60 * SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1, "it was right");
 }
 
 #[tokio::test]
