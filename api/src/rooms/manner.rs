@@ -140,7 +140,8 @@ impl Talk {
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
         let Listener { rooms, key, chance, known, .. } = &self.listener;
         let soon = Duration::from_millis(chance.within(RETRY_MS));
-        let cursor = Cursor::from(resume);
+        // Who has not begun yet has not been anywhere.
+        let cursor = self.waiting.as_ref().map_or(resume.into(), |(beginning, _)| beginning.after);
         let (reason, detail, retry) = match end {
             End::Slow => {
                 let retry = rooms.visits().cut(key.clone(), now);

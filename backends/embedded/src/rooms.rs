@@ -257,3 +257,126 @@ fn take_positions(take: &mut Take) -> Result<Vec<Position>, Garbled> {
     };
     (0..count).map(one).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Tables;
+
+    fn log(number: u64) -> LogId {
+        LogId::new(number)
+    }
+
+    fn at(high: u64, low: u64) -> Position {
+        crate::codec::whole(high, low)
+    }
+
+    fn user(id: &str) -> UserId {
+        UserId::parse(id).expect("an id")
+    }
+
+    fn create(number: u64, id: &str, members: &[&str]) -> Change {
+        let members = members.iter().map(|id| (user(id), Position::ZERO)).collect();
+        let row = Row {
+            project: ProjectId::parse("shop").expect("an id"),
+            id: RoomId::parse(id).expect("an id"),
+            members: Arc::new(members),
+            reserved: Position::ZERO,
+            collapsed: Arc::default(),
+        };
+        Change::Create { log: log(number), row }
+    }
+
+    fn see(number: u64, device: &str, through: Position, back: Back) -> Change {
+        Change::See {
+            log: log(number),
+            user: user("ann"),
+            device: DeviceId::parse(device).expect("an id"),
+            through,
+            at: Timestamp::from_millis(through.get() as u64),
+            back,
+        }
+    }
+
+    /// Each change goes through its written form.
+    fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            let mut bytes = Vec::new();
+            Table::encode(&change, &mut bytes);
+            let change = Table::decode(Take(bytes.into())).expect("as it was written");
+            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            table.apply(change);
+        }
+    }
+
+    #[test]
+    fn a_dump_makes_the_same_table() {
+        let members = |add: &[&str], remove: &[&str], joined| Change::Members {
+            log: log(1),
+            add: add.iter().map(|id| user(id)).collect(),
+            remove: remove.iter().map(|id| user(id)).collect(),
+            joined,
+            most: 3,
+        };
+        let mut table = Table::default();
+        play(
+            &mut table,
+            [
+                Change::TakeOver { epoch: 1 },
+                Change::TakeOver { epoch: 7 },
+                Change::Owned { by: 7 },
+                create(1, "r", &["ann", "bob"]),
+                create(2, "übung/2", &[]),
+                create(3, "gone", &["ann"]),
+                members(&["cid"], &["bob"], at(5, 3)),
+                members(&["dan", "ann"], &[], at(6, 0)),
+                Change::Reserve { log: log(1), through: at(9, 9) },
+                Change::Reserve { log: log(1), through: at(8, 0) },
+                Change::Collapse { log: log(1), positions: vec![at(1, 5), at(2, 3), at(2, 4), at(7, 0)] },
+                Change::Collapse { log: log(1), positions: vec![at(1, 2), at(3, u64::MAX)] },
+                Change::Prune { log: log(1), through: at(1, 5) },
+                see(1, "phone", at(0, 5), Back::Stay),
+                see(1, "phone", at(0, 3), Back::Stay),
+                see(1, "laptop", at(0, 9), Back::Stay),
+                see(1, "laptop", at(0, 2), Back::Go),
+                see(2, "watch", at(0, 1), Back::Stay),
+                see(3, "phone", at(0, 1), Back::Stay),
+                Change::Forget { log: log(2), user: user("ann"), before: Timestamp::from_millis(2) },
+                Change::Remove { log: log(3) },
+            ],
+        );
+        let mut again = Table::default();
+        play(&mut again, table.dump());
+        for table in [&table, &again] {
+            assert_eq!(table.epoch(), 7);
+            assert_eq!(table.rooms(None, 9), [log(1), log(2)]);
+            let row = table.row(log(1)).expect("a room");
+            let members: Vec<_> = row.members.iter().map(|(user, joined)| (user.as_str(), *joined)).collect();
+            assert_eq!(members, [("ann", Position::ZERO), ("cid", at(5, 3)), ("dan", at(6, 0))]);
+            assert_eq!(row.reserved, at(9, 9));
+            assert_eq!(**row.collapsed, [at(2, 3), at(2, 4), at(3, u64::MAX), at(7, 0)]);
+            let seen = table.seen(log(1), &user("ann")).expect("seen");
+            assert_eq!(seen.values().map(|(through, _)| *through).collect::<Vec<_>>(), [at(0, 2), at(0, 5)]);
+            assert!(table.seen(log(2), &user("ann")).is_none() && table.seen(log(3), &user("ann")).is_none());
+            let shop = ProjectId::parse("shop").expect("an id");
+            assert_eq!(table.room(&shop, &RoomId::parse("übung/2").expect("an id")), Some(log(2)));
+            assert_eq!(table.room(&shop, &RoomId::parse("gone").expect("an id")), None);
+        }
+        assert_eq!(table.row(log(1)), again.row(log(1)));
+        let late = Change::Owned { by: 6 };
+        assert!(again.judge(&late).is_err(), "who was replaced stays so");
+        assert!(again.judge(&members(&["eve"], &[], Position::ZERO)).is_err(), "there are as many as may be");
+    }
+
+    #[test]
+    fn bytes_that_are_no_change_are_refused() {
+        let mut whole = Vec::new();
+        Table::encode(&create(1, "r", &["ann"]), &mut whole);
+        for length in 0..whole.len() {
+            assert!(Table::decode(Take(whole[..length].to_vec().into())).is_err(), "{length} bytes");
+        }
+        whole.push(0);
+        assert!(Table::decode(Take(whole.into())).is_err());
+        assert!(Table::decode(Take(vec![99, 1].into())).is_err());
+    }
+}

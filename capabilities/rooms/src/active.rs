@@ -214,8 +214,10 @@ impl Inner {
         let highest = Timestamp::from_millis(generator.bound().millis());
         if highest.since(now) > AHEAD {
             self.counts.clock_behind.count();
-            let behind = highest.since(now).as_millis() as u64;
-            tracing::warn!(behind, "the clock is behind the cursors of a room, in milliseconds");
+            if self.guard.may_warn(&*self.clock) {
+                let behind = highest.since(now).as_millis() as u64;
+                tracing::warn!(behind, "the clock is behind the cursors of a room, in milliseconds");
+            }
         }
     }
 }
@@ -307,8 +309,10 @@ impl Active {
     /// Everybody may know of a cursor.
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
-        inner.active.lock().typed_in.insert(log, self.clone());
-        inner.bus.wake(log);
+        if !self.lock().recent.is_empty() {
+            inner.active.lock().typed_in.insert(log, self.clone());
+            inner.bus.wake(log);
+        }
     }
 }
 

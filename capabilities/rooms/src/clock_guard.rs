@@ -1,6 +1,6 @@
 //! A wall clock that jumps far ahead is not believed at once: cursors cannot go back afterwards.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidings_engine::Clock;
@@ -10,6 +10,9 @@ use tidings_model::Timestamp;
 const JUMP: Duration = Duration::from_secs(10 * 60);
 /// A clock that stays ahead so long is right.
 const BELIEVED_AFTER: Duration = Duration::from_secs(60);
+
+/// That the clock is behind is said at most so often.
+const WARNED_EVERY: Duration = Duration::from_secs(60);
 
 /// Tells the time by which cursors are made.
 pub(crate) struct ClockGuard(Mutex<Followed>);
@@ -21,6 +24,8 @@ struct Followed {
     elapsed: Duration,
     /// Since when it is ahead of that.
     ahead_since: Option<Duration>,
+    /// When it was last said that it is behind.
+    warned: Option<Duration>,
 }
 
 /// The time, and whether the clock has just jumped away from it.
@@ -32,14 +37,28 @@ pub(crate) struct Told {
 
 impl ClockGuard {
     pub(crate) fn new(clock: &dyn Clock) -> Self {
-        Self(Mutex::new(Followed { wall: clock.now(), elapsed: clock.elapsed(), ahead_since: None }))
+        let (wall, elapsed) = (clock.now(), clock.elapsed());
+        Self(Mutex::new(Followed { wall, elapsed, ahead_since: None, warned: None }))
+    }
+
+    /// Whether it may be said that the clock is behind.
+    pub(crate) fn may_warn(&self, clock: &dyn Clock) -> bool {
+        let (mut followed, elapsed) = (self.lock(), clock.elapsed());
+        let may = followed.warned.is_none_or(|warned| elapsed.saturating_sub(warned) >= WARNED_EVERY);
+        if may {
+            followed.warned = Some(elapsed);
+        }
+        may
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Followed> {
+        // Nothing is left half done if somebody panics here.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time.
     pub(crate) fn ask(&self, clock: &dyn Clock) -> Told {
-        // Nothing is left half done if somebody panics here.
-        let mut followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.ask(clock.now(), clock.elapsed())
+        self.lock().ask(clock.now(), clock.elapsed())
     }
 }
 
@@ -47,13 +66,13 @@ impl Followed {
     fn ask(&mut self, wall: Timestamp, elapsed: Duration) -> Told {
         let expected = self.wall + elapsed.saturating_sub(self.elapsed);
         if wall.since(expected) <= JUMP {
-            *self = Self { wall, elapsed, ahead_since: None };
+            *self = Self { wall, elapsed, ahead_since: None, ..*self };
             return Told { now: wall, jumped: false };
         }
         let jumped = self.ahead_since.is_none();
         let since = *self.ahead_since.get_or_insert(elapsed);
         if elapsed.saturating_sub(since) >= BELIEVED_AFTER {
-            *self = Self { wall, elapsed, ahead_since: None };
+            *self = Self { wall, elapsed, ahead_since: None, ..*self };
             return Told { now: wall, jumped: false };
         }
         Told { now: expected, jumped }
@@ -92,6 +111,15 @@ mod tests {
         clock.set(NOW + DAY);
         clock.advance(Duration::from_secs(40));
         assert!(guard.ask(&clock).jumped, "the minute begins anew");
+    }
+
+    #[test]
+    fn that_the_clock_is_behind_is_said_once_a_minute() {
+        let clock = ManualClock::at(NOW);
+        let guard = ClockGuard::new(&clock);
+        assert!(guard.may_warn(&clock) && !guard.may_warn(&clock));
+        clock.advance(WARNED_EVERY);
+        assert!(guard.may_warn(&clock));
     }
 
     #[test]

@@ -181,6 +181,11 @@ pub(crate) struct ReactionKey<'a> {
     reaction: std::borrow::Cow<'a, str>,
 }
 
+/// Whether a record is a reaction, as far as can be told without reading all of it.
+pub(crate) fn is_reaction(record: &Record) -> bool {
+    record.payload.first().is_some_and(|tag| tag & !STAMPED == Kind::Reaction.number())
+}
+
 /// Whether a record is the first that a request of this stamp has written.
 pub(crate) fn is_first_of(record: &Record, producer: &Producer) -> bool {
     let stamp = Stored::read(record.payload.clone()).and_then(|stored| stored.stamp);

@@ -127,7 +127,7 @@ impl Inner {
         add: Vec<UserId>,
         remove: Vec<UserId>,
     ) -> Result<LogId, RoomError> {
-        let joined = self.head(log).await?.position();
+        let joined = self.store.status(log).await?.tail;
         let _leaving = self.seats.leave(log, &remove);
         let most = self.options.max_members;
         match self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await {

@@ -8,6 +8,7 @@ use tidings_engine::deliver::{Encode, Join, Lost, Source, Subscription};
 use tidings_engine::log::{Page, ReadError, Record, Span};
 use tidings_model::{LogId, Position};
 
+use crate::event::is_reaction;
 use crate::rooms::Inner;
 use crate::{Cursor, Room, RoomError, Rooms};
 
@@ -81,8 +82,8 @@ impl Rooms {
 }
 
 impl Inner {
-    /// The last cursor that an event of a room has, or had.
-    pub(crate) async fn head(&self, log: LogId) -> Result<Cursor, RoomError> {
+    /// The last cursor that was ever given in a room.
+    pub(crate) async fn ceiling(&self, log: LogId) -> Result<Cursor, RoomError> {
         let told = self.active(log).await?.told();
         Ok(Cursor::at(self.store.status(log).await?.tail.max(told)))
     }
@@ -99,7 +100,8 @@ impl Inner {
             let mut page = self.store.read(log, Span { after, ..span }).await?;
             let last = page.last(after);
             let whole = page.records.is_empty() || last >= page.status.tail.min(span.through);
-            if !page.records.is_empty() {
+            // Only reactions are ever left out.
+            if page.records.iter().any(is_reaction) {
                 let found = self.store.found(log).await?.ok_or(ReadError::NoSuchLog(log))?;
                 page.records.retain(|record| !is_among(record.position, &found.row.collapsed));
             }

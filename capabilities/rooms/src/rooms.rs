@@ -1,11 +1,11 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::log::{Commit, CommitError, Committed, StoreError};
 use tidings_engine::{Bus, Chance, Clock, Metrics};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
+use tokio::sync::OnceCell;
 
 use crate::active::ActiveRooms;
 use crate::clock_guard::ClockGuard;
@@ -30,8 +30,8 @@ pub(crate) struct Inner {
     pub(crate) chance: Arc<Chance>,
     pub(crate) options: Options,
     pub(crate) epoch: u64,
-    /// Whether the epoch is written down.
-    owned: AtomicBool,
+    /// Whether the epoch is ours; unknown until it could be written down.
+    ours: Arc<OnceCell<bool>>,
     pub(crate) counts: Counts,
     pub(crate) guard: ClockGuard,
     pub(crate) active: ActiveRooms,
@@ -108,10 +108,10 @@ impl Rooms {
         options: Options,
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
-        let (epoch, owned) = match take_over(&*store).await {
+        let (epoch, ours) = match take_over(&*store).await {
             // Rooms can be read all the same. They are taken over with the first write for which there is space.
-            Err(StoreError::NoSpace) => (store.epoch().await?.saturating_add(1), false),
-            taken => (taken?, true),
+            Err(StoreError::NoSpace) => (store.epoch().await?.saturating_add(1), OnceCell::new()),
+            taken => (taken?, OnceCell::new_with(Some(true))),
         };
         let rings =
             Limits { ring_frames: options.ring, ring_bytes: limits::ROOM_RING_BYTES, ..Limits::default() };
@@ -126,7 +126,7 @@ impl Rooms {
                 chance,
                 options,
                 epoch,
-                owned: AtomicBool::new(owned),
+                ours: Arc::new(ours),
                 counts: Counts::new(metrics),
                 active: ActiveRooms::default(),
                 seats: Seats::default(),
@@ -166,19 +166,34 @@ impl Rooms {
 impl Inner {
     /// Makes a commit, if nobody else has taken over.
     pub(crate) async fn commit(&self, commit: Commit<Change>) -> Result<Committed, CommitError<Declined>> {
-        if !self.owned.load(Ordering::Relaxed) {
-            let epoch = self.epoch;
-            match self.store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
-                // Whether it was us or somebody else who has this epoch shows with what is committed next.
-                Ok(_) | Err(CommitError::Declined(_)) => self.owned.store(true, Ordering::Relaxed),
-                Err(error) => return Err(error),
-            }
+        if !self.is_ours().await? {
+            self.counts.fenced.count();
+            return Err(CommitError::Declined(Declined::Fenced));
         }
         let committed = self.store.commit(commit.changing(Change::Owned { by: self.epoch })).await;
         if matches!(committed, Err(CommitError::Declined(Declined::Fenced))) {
             self.counts.fenced.count();
         }
         committed
+    }
+
+    /// Whether the epoch is ours. It is written down now if there was no space for it before.
+    async fn is_ours(&self) -> Result<bool, CommitError<Declined>> {
+        if let Some(ours) = self.ours.get() {
+            return Ok(*ours);
+        }
+        let (ours, store, epoch) = (self.ours.clone(), self.store.clone(), self.epoch);
+        let take_over = move || async move {
+            match store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
+                Ok(_) => Ok(true),
+                // Somebody else came meanwhile, and has the epoch that would have been ours, or a later one.
+                Err(CommitError::Declined(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        // In a task of its own: if the caller goes away nobody else could tell whether it was us.
+        let taking_over = tokio::spawn(async move { ours.get_or_try_init(take_over).await.copied() });
+        taking_over.await.map_err(|error| CommitError::Store(StoreError::Unavailable(error.to_string())))?
     }
 }
 

@@ -91,7 +91,7 @@ impl Noted {
 
 impl Rooms {
     /// A device has seen a room up to a cursor. Durable when it returns. The highest counts, unless it is forced, and what
-    /// lies above the head does not.
+    /// was never there does not.
     pub async fn see(
         &self,
         room: &Room,
@@ -101,7 +101,7 @@ impl Rooms {
         force: bool,
     ) -> Result<(), RoomError> {
         let inner = &self.inner;
-        if cursor > inner.head(room.log).await? {
+        if cursor > inner.ceiling(room.log).await? {
             return Ok(());
         }
         let _writing = inner.noted.writing.lock().await;
@@ -130,8 +130,8 @@ impl Rooms {
         let mut devices = stored.map(|stored| stored.as_ref().clone()).unwrap_or_default();
         let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
         if !noted.is_empty() {
-            let head = self.inner.head(room.log).await?.position();
-            for (device, seen) in noted.into_iter().filter(|(_, (through, _))| *through <= head) {
+            let ceiling = self.inner.ceiling(room.log).await?.position();
+            for (device, seen) in noted.into_iter().filter(|(_, (through, _))| *through <= ceiling) {
                 let known = devices.entry(device).or_insert(seen);
                 *known = (*known).max(seen);
             }
@@ -181,13 +181,13 @@ impl Inner {
 
     /// Whether a note is to be written: it is news, and what was seen is there.
     async fn counts_as_seen(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
-        let head = match self.head(key.0).await {
-            Ok(head) => head.position(),
+        let ceiling = match self.ceiling(key.0).await {
+            Ok(ceiling) => ceiling.position(),
             Err(RoomError::Store(error)) => return Err(error),
             // The room has ended.
             Err(_) => return Ok(false),
         };
-        Ok(through <= head && self.is_news(key, through).await?)
+        Ok(through <= ceiling && self.is_news(key, through).await?)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Events go when they are too old, from the oldest on, and the floor rises with that. Of reactions that replace each other
 //! only the last stays: the others are left out when somebody reads, wherever they lie, and the floor does not move. How far
-//! somebody has seen goes when it was not told for long.
+//! somebody has seen goes when it was not told for long. A clock that has just jumped ahead lets nothing go.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -140,7 +140,7 @@ impl Inner {
 
     /// The last record that is too old, or the floor.
     async fn too_old(&self, log: LogId, mut floor: Position, tail: Position) -> Result<Position, StoreError> {
-        let now = self.clock.now();
+        let now = self.now();
         // The first record most often tells that there is nothing.
         let mut records = 1;
         while floor < tail {
@@ -196,7 +196,7 @@ impl Inner {
     async fn collapse(&self, log: LogId) -> Result<usize, StoreError> {
         let Some(found) = self.store.found(log).await? else { return Ok(0) };
         let left_out = &found.row.collapsed;
-        let mut search = Search::new(self.clock.now() - self.options.reaction_min_lag);
+        let mut search = Search::new(self.now() - self.options.reaction_min_lag);
         let mut after = found.status.floor;
         while !search.over {
             let page = match self.store.read(log, Span::after(after)).await {
@@ -229,7 +229,7 @@ impl Inner {
 
     /// Forgets how far somebody has seen who was not heard of for long.
     async fn forget_silent(&self) -> Result<usize, StoreError> {
-        let before = self.clock.now() - self.options.retention * SEEN_FOR;
+        let before = self.now() - self.options.retention.saturating_mul(SEEN_FOR);
         let (mut forgotten, mut after) = (0, None);
         loop {
             let silent = self.store.silent(after.as_ref(), before, LOOKED_AT).await?;

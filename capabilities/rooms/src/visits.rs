@@ -1,6 +1,6 @@
 //! Who comes too often or reads too slowly. All of it is in memory, and bounded.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -15,6 +15,9 @@ const COOL_DOWN_FIRST_MAX: Duration = Duration::from_millis(1000);
 const COOL_DOWN_MAX: Duration = Duration::from_secs(30);
 /// Who stays out of trouble so long after it is over begins anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+
+/// Those that are forgiven are looked for at most so often.
+const CLEARED_EVERY: Duration = Duration::from_secs(1);
 
 /// A reader: one of a user's devices in a room.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,9 +41,11 @@ pub struct Visits {
 struct State {
     streams: HashMap<(ProjectId, UserId), usize>,
     cool_downs: HashMap<VisitKey, CoolDown>,
-    marked: HashSet<VisitKey>,
-    /// In the order in which they came. May hold some that are not marked any more.
-    marks: VecDeque<VisitKey>,
+    /// When those that are forgiven were last let go.
+    cleared: Timestamp,
+    /// Those that are marked, by the numbers of their marks, which grow.
+    marked: HashMap<VisitKey, u64>,
+    marks: BTreeMap<u64, VisitKey>,
 }
 
 #[derive(Clone, Copy)]
@@ -88,7 +93,8 @@ impl Visits {
                 Duration::from_millis(self.chance.within(least..=most))
             }
         };
-        if state.cool_downs.len() >= limits::COOL_DOWNS {
+        if state.cool_downs.len() >= limits::COOL_DOWNS && now.since(state.cleared) >= CLEARED_EVERY {
+            state.cleared = now;
             state.cool_downs.retain(|_, before| !before.is_forgiven(now));
         }
         if state.cool_downs.len() < limits::COOL_DOWNS || state.cool_downs.contains_key(&key) {
@@ -106,25 +112,24 @@ impl Visits {
     /// A reader was refused because what it missed is gone. When it comes again it is to be told so in the stream.
     pub fn mark_compacted(&self, key: VisitKey) {
         let mut state = self.lock();
-        if !state.marked.insert(key.clone()) {
+        if state.marked.contains_key(&key) {
             return;
         }
-        state.marks.push_back(key);
-        if state.marks.len() > limits::COMPACTED_MARKS {
-            let State { marked, marks, .. } = &mut *state;
-            if let Some(oldest) = marks.pop_front() {
-                marked.remove(&oldest);
-            }
+        let number = state.marks.last_key_value().map_or(0, |(last, _)| last + 1);
+        state.marked.insert(key.clone(), number);
+        state.marks.insert(number, key);
+        if state.marks.len() > limits::COMPACTED_MARKS
+            && let Some((_, oldest)) = state.marks.pop_first()
+        {
+            state.marked.remove(&oldest);
         }
     }
 
     /// Whether a reader is to be told so, which it then was.
     pub fn take_mark(&self, key: &VisitKey) -> bool {
         let mut state = self.lock();
-        if !state.marked.remove(key) {
-            return false;
-        }
-        state.marks.retain(|marked| marked != key);
+        let Some(number) = state.marked.remove(key) else { return false };
+        state.marks.remove(&number);
         true
     }
 
@@ -152,5 +157,83 @@ impl Drop for Visit {
                 state.streams.remove(&self.who);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
+
+    fn visits() -> Visits {
+        Visits::new(Arc::new(Chance::seeded(3)), 2)
+    }
+
+    fn key(user: &str) -> VisitKey {
+        VisitKey { room: LogId::new(1), user: UserId::parse(user).expect("an id"), device: None }
+    }
+
+    #[test]
+    fn a_user_has_so_many_streams_at_a_time_in_each_project() {
+        let visits = visits();
+        let [shop, other] = ["shop", "other"].map(|id| ProjectId::parse(id).expect("an id"));
+        let ann = UserId::parse("ann").expect("an id");
+        let both = [visits.enter(&shop, &ann), visits.enter(&shop, &ann)];
+        assert!(both.iter().all(Option::is_some));
+        assert!(visits.enter(&shop, &ann).is_none());
+        assert!(visits.enter(&other, &ann).is_some());
+        assert!(visits.enter(&shop, &UserId::parse("bob").expect("an id")).is_some());
+        drop(both);
+        assert!(visits.enter(&shop, &ann).is_some());
+        assert!(visits.lock().streams.is_empty(), "nothing is left of those who went away");
+    }
+
+    #[test]
+    fn who_is_cut_again_and_again_stays_away_twice_as_long_each_time() {
+        let visits = visits();
+        let ann = key("ann");
+        assert_eq!(visits.cooling(&ann, NOW), None);
+        let mut now = NOW;
+        let first = visits.cut(ann.clone(), now);
+        assert!((COOL_DOWN_MIN..=COOL_DOWN_FIRST_MAX).contains(&first), "{first:?}");
+        assert_eq!(visits.cooling(&ann, now), Some(first));
+        assert_eq!(visits.cooling(&key("bob"), now), None);
+        assert_eq!(visits.cooling(&ann, now + first), None, "it is over");
+        let mut expected = first;
+        for _ in 0..8 {
+            now = now + expected;
+            expected = (expected * 2).min(COOL_DOWN_MAX);
+            assert_eq!(visits.cut(ann.clone(), now), expected);
+        }
+        assert_eq!(expected, COOL_DOWN_MAX);
+        let forgiven = now + COOL_DOWN_MAX + FORGIVEN_AFTER;
+        assert!(visits.cut(ann, forgiven) <= COOL_DOWN_FIRST_MAX);
+    }
+
+    #[test]
+    fn a_mark_is_taken_once() {
+        let visits = visits();
+        visits.mark_compacted(key("ann"));
+        visits.mark_compacted(key("ann"));
+        assert!(!visits.take_mark(&key("bob")));
+        assert!(visits.take_mark(&key("ann")) && !visits.take_mark(&key("ann")));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let visits = visits();
+        for n in 0..limits::COMPACTED_MARKS + 10 {
+            visits.mark_compacted(key(&n.to_string()));
+        }
+        for n in 0..limits::COOL_DOWNS + 10 {
+            visits.cut(key(&n.to_string()), NOW);
+        }
+        assert_eq!(visits.lock().marked.len(), limits::COMPACTED_MARKS);
+        assert_eq!(visits.lock().cool_downs.len(), limits::COOL_DOWNS);
+        assert!(!visits.take_mark(&key("9")) && visits.take_mark(&key("10")), "the oldest make room");
+        let later = NOW + COOL_DOWN_MAX + FORGIVEN_AFTER;
+        visits.cut(key("one more"), later);
+        assert_eq!(visits.lock().cool_downs.len(), 1, "those that are forgiven make room");
     }
 }

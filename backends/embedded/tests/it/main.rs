@@ -5,5 +5,6 @@ mod contract;
 mod crash;
 mod files;
 mod retention;
+mod rooms;
 mod space;
 mod upkeep;

@@ -1,0 +1,323 @@
+//! What a room has told it still has after the power went at any moment, and no cursor is given again.
+//!
+//! Somebody writes to rooms, changes their members and says how far it has seen, one after the other, with a model of what
+//! it was told. The power is cut at a random operation of the disk, and the rooms are opened again on what is left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tidings_embedded::simulation::SimulatedDisk;
+use tidings_embedded::{Embedded, OpenError, Options};
+use tidings_engine::log::{Logs, Span, StoreError};
+use tidings_engine::{Bus, Chance, Clock, ManualClock, Metrics};
+use tidings_model::{DeviceId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
+use tidings_rooms::{Cursor, Event, Kind, NewEvent, Room, RoomError, Rooms, Table};
+
+use crate::book::small;
+
+/// Power cuts in every run of the tests; `make test-all` sets more.
+const CUTS: u64 = 200;
+const CUTS_PER_STORE: u64 = 4;
+const ROOMS: [&str; 3] = ["a", "b", "c"];
+
+fn cuts() -> u64 {
+    std::env::var("TIDINGS_POWER_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(CUTS)
+}
+
+/// What somebody was told of a room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    events: Vec<(Cursor, Bytes)>,
+    members: BTreeSet<UserId>,
+    seen: Option<Cursor>,
+}
+
+/// Something that was not answered when the power went.
+#[derive(Clone, Debug)]
+enum Unanswered {
+    Write(Vec<Bytes>, bool),
+    Members(BTreeSet<UserId>),
+    See(Cursor),
+}
+
+#[derive(Default)]
+struct Player {
+    rooms: BTreeMap<&'static str, Told>,
+    unanswered: Option<(&'static str, Unanswered)>,
+    /// The highest cursor that was told of each room, also of what is not kept.
+    highest: BTreeMap<&'static str, Cursor>,
+    /// The next request of the player as a producer of each room.
+    sequences: BTreeMap<&'static str, u64>,
+    epoch: u64,
+    written: u64,
+}
+
+struct Server {
+    store: Embedded<Table>,
+    rooms: Rooms,
+}
+
+/// None when the power is gone.
+async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Server> {
+    let options = Options { secret: seed, ..small() };
+    let shared = Arc::new(clock.clone());
+    let store = match Embedded::<Table>::open(Arc::new(disk.clone()), options, Bus::new(), shared) {
+        Ok(store) => store,
+        Err(OpenError::Io { .. }) => return None,
+        Err(error) => panic!("seed {seed}: {error}"),
+    };
+    Some(Server { rooms: take_over(&store, clock).await.ok()?, store })
+}
+
+async fn take_over(store: &Embedded<Table>, clock: &ManualClock) -> Result<Rooms, StoreError> {
+    let (clock, chance): (Arc<dyn Clock>, _) = (Arc::new(clock.clone()), Arc::new(Chance::seeded(7)));
+    Rooms::open(Arc::new(store.clone()), Bus::new(), clock, chance, <_>::default(), &Metrics::new()).await
+}
+
+fn project() -> ProjectId {
+    ProjectId::parse("shop").expect("an id")
+}
+
+fn ann() -> (UserId, DeviceId) {
+    (UserId::parse("ann").expect("an id"), DeviceId::parse("phone").expect("an id"))
+}
+
+impl Player {
+    /// Plays until the store fails.
+    async fn play(&mut self, server: &Server, chance: &mut fastrand::Rng, clock: &ManualClock) {
+        for _ in 0..10_000 {
+            let name = ROOMS[chance.usize(..ROOMS.len())];
+            // The clock goes on, and now and then it is set back.
+            clock.advance(Duration::from_millis(chance.u64(..3)));
+            if chance.u8(..20) == 0 {
+                clock.set(clock.now() - Duration::from_millis(chance.u64(..20_000)));
+            }
+            let played = match server.rooms.find(&project(), &RoomId::parse(name).expect("an id")).await {
+                Ok(Some(room)) => self.step(server, name, &room, chance).await,
+                Ok(None) => self.members(server, name, chance).await,
+                Err(error) => Err(error.into()),
+            };
+            match played {
+                Ok(()) => self.unanswered = None,
+                Err(RoomError::Store(StoreError::Unavailable(_))) => return,
+                Err(error) => panic!("{:?}: {error}", self.unanswered),
+            }
+            if chance.u8(..60) == 0 {
+                let store = server.store.clone();
+                // Fails when the power is gone; the next commit will too.
+                let _ = tokio::task::spawn_blocking(move || store.flush()).await;
+            }
+        }
+    }
+
+    async fn step(
+        &mut self,
+        server: &Server,
+        name: &'static str,
+        room: &Room,
+        chance: &mut fastrand::Rng,
+    ) -> Result<(), RoomError> {
+        match chance.u8(..10) {
+            0 => self.members(server, name, chance).await,
+            1 => self.see(server, name, room).await,
+            2..5 => {
+                let event = NewEvent::parse(Kind::Typing, Bytes::from_static(b"{}")).expect("good");
+                let typed = server.rooms.write(room, vec![event], None).await?.events[0].0;
+                self.rise(name, typed);
+                Ok(())
+            }
+            _ => self.write(server, name, room, chance).await,
+        }
+    }
+
+    async fn write(
+        &mut self,
+        server: &Server,
+        name: &'static str,
+        room: &Room,
+        chance: &mut fastrand::Rng,
+    ) -> Result<(), RoomError> {
+        let count = chance.u64(1..4);
+        let payload = |n: u64| {
+            let text = "x".repeat(chance.usize(..400));
+            Bytes::from(format!(r#"{{"messageView":{{"n":{n},"text":"{text}"}}}}"#))
+        };
+        let payloads: Vec<_> = (self.written..self.written + count).map(payload).collect();
+        self.written += count;
+        let stamped = chance.bool();
+        let (told, sequence) = (self.rooms.entry(name).or_default(), self.sequences.entry(name).or_default());
+        let producer = stamped.then(|| Producer {
+            id: ProducerId::parse("player").expect("an id"),
+            epoch: 0,
+            sequence: *sequence,
+        });
+        self.unanswered = Some((name, Unanswered::Write(payloads.clone(), stamped)));
+        let event = |payload: &Bytes| NewEvent::parse(Kind::Message, payload.clone()).expect("good");
+        let events: Vec<_> = payloads.iter().map(event).collect();
+        let written = server.rooms.write(room, events, producer).await?;
+        assert!(!written.duplicate);
+        *sequence += u64::from(stamped);
+        let cursors: Vec<_> = written.events.into_iter().map(|(cursor, _)| cursor).collect();
+        told.events.extend(cursors.iter().copied().zip(payloads));
+        cursors.into_iter().for_each(|cursor| self.rise(name, cursor));
+        Ok(())
+    }
+
+    async fn members(
+        &mut self,
+        server: &Server,
+        name: &'static str,
+        chance: &mut fastrand::Rng,
+    ) -> Result<(), RoomError> {
+        let all: Vec<_> = (0..6).map(|n| UserId::parse(&format!("user {n}")).expect("an id")).collect();
+        let (add, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| chance.u8(..3) == 0);
+        let remove: Vec<_> = rest.into_iter().filter(|_| chance.bool()).collect();
+        let told = self.rooms.entry(name).or_default();
+        let mut then = told.members.clone();
+        then.retain(|user| !remove.contains(user));
+        then.extend(add.iter().cloned());
+        self.unanswered = Some((name, Unanswered::Members(then.clone())));
+        let id = RoomId::parse(name).expect("an id");
+        let members = server.rooms.change_members(&project(), &id, add, remove).await?;
+        told.members = then;
+        assert!(members.iter().eq(&told.members));
+        Ok(())
+    }
+
+    async fn see(&mut self, server: &Server, name: &'static str, room: &Room) -> Result<(), RoomError> {
+        let told = self.rooms.entry(name).or_default();
+        let Some((cursor, _)) = told.events.last() else { return Ok(()) };
+        self.unanswered = Some((name, Unanswered::See(*cursor)));
+        let (user, device) = ann();
+        server.rooms.see(room, &user, &device, *cursor, false).await?;
+        told.seen = Some(*cursor);
+        Ok(())
+    }
+
+    fn rise(&mut self, name: &'static str, cursor: Cursor) {
+        let before = self.highest.insert(name, cursor).unwrap_or_default();
+        assert!(before < cursor, "{name}: {cursor} is not above {before}");
+    }
+
+    /// Compares what is there with what was told, with or without what was not answered.
+    async fn settle(&mut self, server: &Server, what: &str) {
+        assert!(server.rooms.epoch() > self.epoch, "{what}: who has the rooms");
+        self.epoch = server.rooms.epoch();
+        let unanswered = self.unanswered.take();
+        for name in ROOMS {
+            let told = self.rooms.entry(name).or_default();
+            let seen = seen(server, name).await;
+            let open = unanswered.as_ref().filter(|(of, _)| *of == name).map(|(_, step)| step);
+            if seen != *told {
+                let with = with(told, open, &seen);
+                assert!(with.as_ref() == Some(&seen), "{what}: {name} has {seen:?}, not {told:?}; {open:?}");
+                let stamped = matches!(open, Some(Unanswered::Write(_, true)));
+                *self.sequences.entry(name).or_default() += u64::from(stamped);
+                *told = seen;
+            }
+            let last = told.events.last().map_or(Cursor::ZERO, |(cursor, _)| *cursor);
+            let highest = self.highest.entry(name).or_default();
+            *highest = (*highest).max(last);
+            if *highest > Cursor::ZERO {
+                let room = find(server, name).await.expect("it was told of");
+                let ceiling = server.rooms.bounds(&room).await.expect("bounds").ceiling;
+                assert!(ceiling >= *highest, "{what}: {name}: {highest} would be of the future");
+            }
+        }
+    }
+}
+
+/// What was told, and what was not answered, which has been done.
+fn with(told: &Told, open: Option<&Unanswered>, seen: &Told) -> Option<Told> {
+    let mut with = told.clone();
+    match open? {
+        Unanswered::Write(payloads, _) => {
+            // Where it lies was not told.
+            let added = seen.events.get(told.events.len()..)?;
+            let cursors = added.iter().map(|(cursor, _)| *cursor);
+            with.events.extend(cursors.zip(payloads.iter().cloned()));
+            if added.len() != payloads.len() {
+                return None;
+            }
+        }
+        Unanswered::Members(members) => with.members = members.clone(),
+        Unanswered::See(cursor) => with.seen = Some(*cursor),
+    }
+    Some(with)
+}
+
+async fn find(server: &Server, name: &str) -> Option<Room> {
+    server.rooms.find(&project(), &RoomId::parse(name).expect("an id")).await.expect("a store")
+}
+
+/// What the store has of a room.
+async fn seen(server: &Server, name: &str) -> Told {
+    let Some(room) = find(server, name).await else { return Told::default() };
+    let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+    let page = server.store.read(room.log, span).await.expect("it can be read");
+    let event = |record| Event::of(record).map(|event| (event.cursor, event.payload));
+    let (user, device) = ann();
+    let devices = server.rooms.seen(&room, &user).await.expect("a room").devices;
+    Told {
+        events: page.records.iter().filter_map(event).collect(),
+        members: server.rooms.members(&room).await.expect("a room").into_iter().collect(),
+        seen: devices.get(&device).map(|(cursor, _)| *cursor),
+    }
+}
+
+/// One store and its power cuts.
+async fn life(seed: u64) {
+    let mut chance = fastrand::Rng::with_seed(seed);
+    let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
+    let mut disk = SimulatedDisk::new();
+    let mut player = Player::default();
+    for cut in 0..CUTS_PER_STORE {
+        let what = format!("seed {seed}, cut {cut}");
+        disk.cut_power_at(chance.u64(1..if cut == 0 { 60 } else { 900 }));
+        if let Some(server) = open(&disk, seed, &clock).await {
+            player.play(&server, &mut chance, &clock).await;
+        }
+        disk = disk.after_power_cut(&mut chance);
+        let server = open(&disk, seed, &clock).await.expect("the power is back");
+        player.settle(&server, &what).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_room_has_told_survives_power_cuts_at_any_moment() {
+    for seed in 0..cuts() / CUTS_PER_STORE {
+        life(seed).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_else_has() {
+    let (disk, clock) = (SimulatedDisk::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
+    let server = open(&disk, 1, &clock).await.expect("new");
+    let id = RoomId::parse("r").expect("an id");
+    server.rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");
+    let room = find(&server, "r").await.expect("made");
+    disk.set_capacity(Some(disk.used()));
+    let message = || vec![NewEvent::parse(Kind::Message, r#"{"messageView":{}}"#.into()).expect("good")];
+    let full = loop {
+        if let Err(error) = server.rooms.write(&room, message(), None).await {
+            break error;
+        }
+    };
+    assert!(matches!(full, RoomError::Store(StoreError::NoSpace)), "{full}");
+    let early = take_over(&server.store, &clock).await.expect("rooms can be read");
+    assert!(early.bounds(&room).await.expect("bounds").head > Cursor::ZERO);
+    disk.set_capacity(None);
+    let late = loop {
+        let late = take_over(&server.store, &clock).await.expect("there is space");
+        // What waits for space in memory goes first; that takes a moment.
+        if late.write(&room, message(), None).await.is_ok() {
+            break late;
+        }
+    };
+    let fenced = early.write(&room, message(), None).await;
+    assert!(matches!(fenced, Err(RoomError::Fenced)), "{fenced:?}");
+    late.write(&room, message(), None).await.expect("the rooms are its own");
+}

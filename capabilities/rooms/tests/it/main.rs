@@ -1,0 +1,9 @@
+//! What rooms promise, a file per promise, on a store in memory and with a clock that stands still.
+
+mod cursors;
+mod members;
+mod producers;
+mod seen;
+mod sweeping;
+mod typing;
+mod world;

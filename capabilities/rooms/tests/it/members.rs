@@ -1,0 +1,113 @@
+//! Who may hear a room, and until when.
+
+use futures_util::FutureExt;
+use tidings_model::{RoomId, UserId};
+use tidings_rooms::{Cursor, Options, Room, RoomError};
+
+use crate::world::{World, message, project, user};
+
+async fn change(world: &World, room: &Room, add: &[&str], remove: &[&str]) -> Result<Vec<UserId>, RoomError> {
+    let users = |ids: &[&str]| ids.iter().map(|id| user(id)).collect();
+    world.rooms.change_members(&project(), &room.id, users(add), users(remove)).await
+}
+
+#[tokio::test]
+async fn members_come_and_go_and_each_knows_where_the_room_was_when_it_came() {
+    let world = World::new().await;
+    let room = world.room("r", &["bob", "ann", "bob"]).await;
+    let head = world.write(&room, message("a")).await;
+    let members = change(&world, &room, &["cid", "ann"], &["bob", "nobody"]).await.expect("changed");
+    assert_eq!(members, [user("ann"), user("cid")]);
+    assert_eq!(world.rooms.members(&room).await.expect("members"), members);
+    let joined = |id: &'static str| {
+        let (world, room) = (&world, &room);
+        async move { world.rooms.member(room, &user(id)).await.expect("a room").map(|member| member.joined) }
+    };
+    assert_eq!(joined("ann").await, Some(Cursor::ZERO), "who is a member stays one");
+    assert_eq!(joined("cid").await, Some(head));
+    assert_eq!(joined("bob").await, None);
+}
+
+#[tokio::test]
+async fn a_room_is_of_its_project_and_is_there_when_somebody_has_made_it() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let other = tidings_model::ProjectId::parse("other").expect("an id");
+    assert_eq!(world.rooms.find(&other, &room.id).await.expect("a store"), None);
+    assert_eq!(
+        world.rooms.find(&project(), &RoomId::parse("q").expect("an id")).await.expect("a store"),
+        None
+    );
+    let mut world = world;
+    world.restart().await;
+    assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), Some(room));
+}
+
+#[tokio::test]
+async fn a_room_has_as_many_members_as_it_may() {
+    let world = World::with(Options { max_members: 2, ..Options::default() }).await;
+    let room = world.room("r", &["ann", "bob"]).await;
+    let refused = change(&world, &room, &["cid"], &[]).await;
+    assert!(matches!(refused, Err(RoomError::TooManyMembers { most: 2 })), "{refused:?}");
+    assert_eq!(change(&world, &room, &["cid", "ann"], &["bob"]).await.expect("one for another").len(), 2);
+    let refused = change(&world, &room, &["ann"], &["ann"]).await;
+    assert!(matches!(refused, Err(RoomError::AddedAndRemoved)), "{refused:?}");
+    let new = Room { id: RoomId::parse("q").expect("an id"), ..room };
+    let refused = change(&world, &new, &["a", "b", "c"], &[]).await;
+    assert!(matches!(refused, Err(RoomError::TooManyMembers { most: 2 })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_seat_holds_until_its_user_is_removed_and_never_again() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann", "bob"]).await;
+    let seats = [world.rooms.attend(&room, &user("ann")), world.rooms.attend(&room, &user("ann"))];
+    let other = world.rooms.attend(&room, &user("bob"));
+    assert!(seats.iter().all(|seat| seat.holds()));
+    change(&world, &room, &[], &["ann"]).await.expect("removed");
+    assert!(!seats.iter().any(|seat| seat.holds()) && other.holds());
+    change(&world, &room, &["ann"], &[]).await.expect("added");
+    let again = world.rooms.attend(&room, &user("ann"));
+    assert!(again.holds() && !seats.iter().any(|seat| seat.holds()));
+    drop(seats);
+    assert!(again.holds(), "who left takes nobody else along");
+    change(&world, &room, &[], &["ann"]).await.expect("removed");
+    assert!(!again.holds());
+}
+
+#[tokio::test]
+async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_none() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann"]).await;
+    let before = world.rooms.attend(&room, &user("ann"));
+    let held = world.store.hold().await;
+    let mut removal = Box::pin(change(&world, &room, &[], &["ann"]));
+    assert!((&mut removal).now_or_never().is_none());
+    while before.holds() {
+        tokio::task::yield_now().await;
+    }
+    let meanwhile = world.rooms.attend(&room, &user("ann"));
+    assert!(!meanwhile.holds());
+    let member = world.rooms.member(&room, &user("ann")).await.expect("a room");
+    assert!(member.is_some(), "it is not durable yet");
+    drop(held);
+    removal.await.expect("removed");
+    assert!(!meanwhile.holds());
+}
+
+#[tokio::test]
+async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann"]).await;
+    let cursor = world.write(&room, message("a")).await;
+    world.rooms.see(&room, &user("ann"), &crate::world::device("d"), cursor, false).await.expect("seen");
+    let seat = world.rooms.attend(&room, &user("ann"));
+    world.rooms.clear(&project()).await.expect("cleared");
+    assert!(!seat.holds());
+    assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);
+    let written = crate::world::write(&world.rooms, &room, message("b")).await;
+    assert!(matches!(written, Err(RoomError::NotFound)), "{written:?}");
+    let again = world.room("r", &["ann"]).await;
+    assert_ne!(again.log, room.log);
+    assert!(world.rooms.seen(&again, &user("ann")).await.expect("a room").devices.is_empty());
+}

@@ -1,0 +1,63 @@
+//! A request that is repeated is answered as it was the first time.
+
+use tidings_engine::Clock;
+use tidings_model::limits;
+use tidings_rooms::{Cursor, RoomError};
+
+use crate::world::{DAY, SECOND, World, message, reaction, stamp, typing};
+
+#[tokio::test]
+async fn a_repeated_request_writes_nothing_and_gets_the_first_answer() {
+    let mut world = World::new().await;
+    let room = world.room("r", &[]).await;
+    world.write(&room, message("before")).await;
+    let batch = || vec![message("a"), reaction("a", "ann", "x", "add"), message("b")];
+    let first = world.rooms.write(&room, batch(), Some(stamp(0))).await.expect("written");
+    world.clock.advance(SECOND);
+    let second = world.rooms.write(&room, vec![message("c")], Some(stamp(1))).await.expect("written");
+    // Once while it is young, and once when it lies far back.
+    for wait in [SECOND, DAY] {
+        world.clock.advance(wait);
+        world.restart().await;
+        for (sequence, events, answer) in [(0, batch(), &first), (1, vec![message("c")], &second)] {
+            let again = world.rooms.write(&room, events, Some(stamp(sequence))).await.expect("repeated");
+            assert!(again.duplicate && !answer.duplicate);
+            assert_eq!(again.events, answer.events);
+        }
+        world.write(&room, message("between")).await;
+    }
+    let expected = ["before", "a", "a ann x add", "b", "c", "between", "between"];
+    assert_eq!(world.replayed(&room, Cursor::ZERO).await, expected);
+}
+
+#[tokio::test]
+async fn what_a_repeated_request_wrote_may_be_gone() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    world.rooms.write(&room, vec![message("a")], Some(stamp(0))).await.expect("written");
+    world.clock.advance(world.options.retention);
+    world.rooms.sweep().await.expect("swept");
+    let again = world.rooms.write(&room, vec![message("a")], Some(stamp(0))).await;
+    assert!(matches!(again, Err(RoomError::Forgotten)), "{again:?}");
+    world.rooms.write(&room, vec![message("b")], Some(stamp(1))).await.expect("it goes on");
+}
+
+#[tokio::test]
+async fn a_write_that_cannot_be_is_refused_whole() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let large = message(&"x".repeat(world.options.payload_bytes));
+    let many = vec![message("a"); limits::EVENTS_PER_WRITE + 1];
+    for (events, producer, why) in [
+        (Vec::new(), None, "NoEvents"),
+        (many, None, "TooManyEvents"),
+        (vec![message("a"), large], None, "PayloadTooLarge { most: 16384 }"),
+        (vec![message("a"), typing("t")], Some(stamp(0)), "TypingByProducer"),
+        (vec![message("a")], Some(stamp(1)), "ProducerGap { expected: 0, received: 1 }"),
+    ] {
+        let refused = world.rooms.write(&room, events, producer).await.expect_err(why);
+        assert_eq!(format!("{refused:?}"), why);
+    }
+    assert_eq!(world.replayed(&room, Cursor::ZERO).await, Vec::<String>::new());
+    assert_eq!(world.clock.now(), crate::world::START);
+}

@@ -1,0 +1,112 @@
+//! How far somebody has seen is known on each device: the furthest counts, and nothing that was never there.
+
+use tidings_engine::Clock;
+use tidings_model::{Position, UserId, limits};
+use tidings_rooms::{Cursor, Room, Rooms};
+
+use crate::world::{SECOND, World, device, message, user};
+
+async fn cursors(world: &World, room: &Room, count: usize) -> Vec<Cursor> {
+    let mut cursors = Vec::new();
+    for n in 0..count {
+        cursors.push(world.write(room, message(&n.to_string())).await);
+    }
+    cursors
+}
+
+async fn seen(rooms: &Rooms, room: &Room, of: &UserId) -> Vec<(String, Cursor)> {
+    let seen = rooms.seen(room, of).await.expect("a room");
+    seen.devices.into_iter().map(|(device, (cursor, _))| (device.to_string(), cursor)).collect()
+}
+
+#[tokio::test]
+async fn the_furthest_counts_on_each_device_and_the_future_does_not() {
+    let mut world = World::new().await;
+    let (room, ann) = (world.room("r", &["ann"]).await, user("ann"));
+    let cursors = cursors(&world, &room, 5).await;
+    let future = Cursor::at(Position::new(cursors[4].position().get() + 1));
+    for (device_id, cursor) in [("phone", 2), ("laptop", 4), ("phone", 1), ("watch", 0), ("laptop", 3)] {
+        world.rooms.see(&room, &ann, &device(device_id), cursors[cursor], false).await.expect("seen");
+    }
+    world.rooms.see(&room, &ann, &device("watch"), future, false).await.expect("ignored");
+    world.rooms.see(&room, &ann, &device("new"), future, true).await.expect("ignored");
+    let expected = [("laptop", cursors[4]), ("phone", cursors[2]), ("watch", cursors[0])]
+        .map(|(id, at)| (id.to_owned(), at));
+    assert_eq!(seen(&world.rooms, &room, &ann).await, expected);
+    assert_eq!(world.rooms.seen(&room, &ann).await.expect("seen").last(None), Some(cursors[4]));
+    assert!(seen(&world.rooms, &room, &user("bob")).await.is_empty());
+    world.rooms.see(&room, &ann, &device("laptop"), cursors[1], true).await.expect("rewound");
+    world.restart().await;
+    assert_eq!(seen(&world.rooms, &room, &ann).await[0], ("laptop".to_owned(), cursors[1]));
+    assert_eq!(world.count("tidings_room_seen_writes_total"), 4);
+}
+
+#[tokio::test]
+async fn what_is_noted_counts_at_once_and_is_written_once_a_second() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 4).await;
+    let tending = tokio::spawn(world.rooms.clone().tend());
+    while world.clock.sleepers() < 2 {
+        tokio::task::yield_now().await;
+    }
+    for at in [1, 3, 2] {
+        world.rooms.note_seen(&room, &ann, &phone, cursors[at]);
+    }
+    world.rooms.note_seen(&room, &ann, &device("x"), Cursor::at(Position::MAX));
+    assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[3])]);
+    assert_eq!(world.count("tidings_room_seen_writes_total"), 0);
+    world.clock.advance(SECOND);
+    while world.count("tidings_room_seen_writes_total") == 0 || world.clock.sleepers() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(world.count("tidings_room_seen_writes_total"), 1);
+    assert_eq!(seen(&world.taken_over().await, &room, &ann).await, [("phone".to_owned(), cursors[3])]);
+    tending.abort();
+}
+
+#[tokio::test]
+async fn what_was_noted_does_not_undo_a_rewind() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 3).await;
+    world.rooms.note_seen(&room, &ann, &phone, cursors[2]);
+    world.rooms.see(&room, &ann, &phone, cursors[0], true).await.expect("rewound");
+    world.rooms.write_noted().await.expect("written");
+    assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[0])]);
+}
+
+#[tokio::test]
+async fn of_many_devices_the_one_that_was_silent_for_the_longest_is_forgotten() {
+    let world = World::new().await;
+    let (room, ann) = (world.room("r", &["ann"]).await, user("ann"));
+    let cursors = cursors(&world, &room, 2).await;
+    for n in 0..limits::DEVICES_PER_MEMBER {
+        world.rooms.see(&room, &ann, &device(&n.to_string()), cursors[0], false).await.expect("seen");
+        world.clock.advance(SECOND);
+    }
+    world.rooms.see(&room, &ann, &device("0"), cursors[1], false).await.expect("seen");
+    world.clock.advance(SECOND);
+    world.rooms.see(&room, &ann, &device("one more"), cursors[0], false).await.expect("seen");
+    let known: Vec<_> = seen(&world.rooms, &room, &ann).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(known.len(), limits::DEVICES_PER_MEMBER);
+    assert!(known.contains(&"0".to_owned()) && known.contains(&"one more".to_owned()));
+    assert!(!known.contains(&"1".to_owned()));
+}
+
+#[tokio::test]
+async fn how_far_somebody_has_seen_is_forgotten_after_twice_the_time_that_events_are_kept() {
+    let world = World::new().await;
+    let (room, ann) = (world.room("r", &["ann"]).await, user("ann"));
+    let cursors = cursors(&world, &room, 2).await;
+    world.rooms.see(&room, &ann, &device("old"), cursors[0], false).await.expect("seen");
+    world.clock.advance(SECOND);
+    world.rooms.see(&room, &ann, &device("new"), cursors[0], false).await.expect("seen");
+    world.clock.advance(2 * world.options.retention - SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 0);
+    world.clock.advance(std::time::Duration::from_millis(1));
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 1);
+    let left: Vec<_> = seen(&world.rooms, &room, &ann).await.into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, ["new"]);
+    assert!(world.clock.now() > crate::world::START);
+}
