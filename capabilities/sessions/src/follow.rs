@@ -5,15 +5,18 @@
 //! nothing of it holds and it is tried again; after a restart the cursor says where to go on.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span, StoreError};
 use tidings_model::{LogId, Position, limits};
+use tidings_streams::Hold;
 use tokio::sync::Notify;
 
 use crate::table::{Change, Cursor, Progress};
-use crate::{Declined, SessionError, Sessions, Source};
+use crate::{Declined, SessionError, Sessions, Source, Store};
 
 /// How long to wait when the store could not.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -167,7 +170,7 @@ impl Sessions {
         let page = match self.store.read(log, span).await {
             Ok(page) => page,
             Err(ReadError::NoSuchLog(_)) => return Ok(None),
-            // What its retention has taken is not delivered any more.
+            // That went before somebody subscribed; what came since is kept for the follower.
             Err(ReadError::Trimmed { floor, .. }) => return Ok(Some((floor.min(span.through), 0))),
             Err(ReadError::Store(error)) => return Err(error.into()),
         };
@@ -193,4 +196,27 @@ struct Delivery {
     through: Position,
     targets: Vec<LogId>,
     records: usize,
+}
+
+/// Keeps what the follower has not delivered yet, whatever its source keeps.
+pub struct Undelivered(Arc<dyn Store>);
+
+impl Undelivered {
+    /// For the sources of a store.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+}
+
+impl Hold for Undelivered {
+    fn after(&self, log: LogId) -> BoxFuture<'_, Result<Option<Position>, StoreError>> {
+        async move {
+            let source = self.0.source(log).await?;
+            Ok(source.and_then(|source| match &source.progress {
+                Progress::Inline => None,
+                Progress::Following { cursor, .. } => Some(cursor.done),
+            }))
+        }
+        .boxed()
+    }
 }

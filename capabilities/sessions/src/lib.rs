@@ -23,6 +23,7 @@ pub mod table;
 mod targets;
 
 pub use error::SessionError;
+pub use follow::Undelivered;
 pub use life::{CleanedUp, Described};
 pub use publish::{Fanout, Mode, Published};
 pub use sessions::{Options, Sessions};

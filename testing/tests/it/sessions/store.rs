@@ -17,9 +17,9 @@ use tidings_sessions::follow::Left;
 use tidings_sessions::table::{Cursor, Progress};
 use tidings_sessions::{
     Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
-    Table as SessionTable,
+    Table as SessionTable, Undelivered,
 };
-use tidings_streams::{AppendRequest, Body, ContentType, CreateRequest, Retention, StreamKey, Streams};
+use tidings_streams::{AppendRequest, Body, ContentType, CreateRequest, From, Retention, StreamKey, Streams};
 use tidings_testing::until;
 
 use super::*;
@@ -47,15 +47,21 @@ fn key(text: &str) -> StreamKey {
 impl Bench {
     /// A source `news` with so many subscribers, `s0` and so on.
     async fn with(options: Options, subscribers: usize) -> Self {
+        Self::keeping(Retention::default(), options, subscribers).await
+    }
+
+    /// The same with a source that does not keep everything.
+    async fn keeping(retention: Retention, options: Options, subscribers: usize) -> Self {
         let (bus, clock) = (Bus::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let store = Memory::<Ledger>::new(bus.clone(), shared.clone());
-        let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default());
+        let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
+            .held(Arc::new(Undelivered::new(Arc::new(store.clone()))));
         let sessions = Sessions::new(streams.clone(), Arc::new(store.clone()), options, &Metrics::new());
         let bench = Self { store, streams, sessions, clock };
         let source = CreateRequest {
             content_type: ContentType::parse("text/plain"),
-            retention: Retention::default(),
+            retention,
             expiry: None,
             body: Bytes::new(),
             then: Then::StayOpen,
@@ -230,6 +236,32 @@ async fn who_subscribes_while_the_follower_is_behind_hears_from_there_on() {
     assert_eq!(bench.content("s0").await, "abc");
     assert_eq!(bench.content("late").await, "bc");
     assert_eq!(bench.content("later").await, "c");
+}
+
+#[tokio::test]
+async fn what_is_left_to_deliver_stays_whatever_its_source_keeps() {
+    let retention = Retention { messages: Some(1), ..Retention::default() };
+    let bench = Bench::keeping(retention, queued(), 2).await;
+    let news = bench.log("news").await;
+    // So many that appends trim, too.
+    let messages: Vec<String> = (0..200).map(|n| format!("{n},")).collect();
+    for message in &messages {
+        bench.publish(message).await;
+    }
+    bench.streams.sweep().await.expect("swept");
+    let (_, kept) = bench.streams.read(&key("news"), From::Start).await.expect("readable");
+    assert_eq!(kept.records.len(), 1, "its readers see what it keeps");
+    assert!(bench.store.status(news).await.expect("there").floor.is_zero());
+    bench.subscribe("late").await;
+    bench.follow().await;
+    for session in ["s0", "s1"] {
+        assert_eq!(bench.content(session).await, messages.concat(), "{session}");
+    }
+    assert_eq!(bench.content("late").await, "");
+    assert_eq!(bench.streams.sweep().await.expect("swept").trimmed, 1, "nobody needs it any more");
+    let left = bench.store.read(news, Span::after(Position::ZERO)).await.expect("there");
+    assert_eq!(left.records.len(), 1);
+    assert_eq!(bench.streams.sweep().await.expect("swept").trimmed, 0);
 }
 
 #[tokio::test]
