@@ -27,7 +27,7 @@ use crate::error::{InFile, OpenError};
 pub const FOLDER: &str = "segments";
 
 pub(crate) const MAGIC: &[u8; 8] = b"tidingsS";
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const HEAD: u64 = 16;
 pub(crate) const RUN_HEAD: usize = 12;
 pub(crate) const SHARED_BYTES: usize = 64;
