@@ -48,7 +48,7 @@ fn wrap(session: &Session, record: &mut Record) {
         return;
     }
     let stream = serde_json::Value::from(subscription.id.as_str());
-    let (after, at) = (offset::print(origin.position), record.at.as_millis());
+    let (after, at) = (offset::print(origin.position), origin.at.as_millis());
     let head = format!(r#"{{"stream":{stream},"offset":"{after}","ts":{at},"payload":"#);
     record.payload = Bytes::from([head.as_bytes(), &record.payload, b"}"].concat());
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tidings_api::Envelopes;
 use tidings_engine::log::{
     Commit, CommitError, Commits, Committed, Conditions, Logs, Memory, Of, Operation, Page, ReadError, Refer,
     Span, Status, StoreError, Then,
@@ -56,22 +57,27 @@ impl Bench {
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let store = Memory::<Ledger>::new(bus.clone(), shared.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
+            .shaped(Arc::new(Envelopes::new(Arc::new(store.clone()))))
             .held(Arc::new(Undelivered::new(Arc::new(store.clone()))));
         let sessions = Sessions::new(streams.clone(), Arc::new(store.clone()), options, &Metrics::new());
         let bench = Self { store, streams, sessions, clock };
-        let source = CreateRequest {
-            content_type: ContentType::parse("text/plain"),
+        bench.create("news", "text/plain", retention).await;
+        for n in 0..subscribers {
+            bench.subscribe(&format!("s{n}")).await;
+        }
+        bench
+    }
+
+    async fn create(&self, source: &str, content_type: &str, retention: Retention) {
+        let source_is = CreateRequest {
+            content_type: ContentType::parse(content_type),
             retention,
             expiry: None,
             body: Bytes::new(),
             then: Then::StayOpen,
             fork: None,
         };
-        bench.streams.create(&key("news"), &source).await.expect("created");
-        for n in 0..subscribers {
-            bench.subscribe(&format!("s{n}")).await;
-        }
-        bench
+        self.streams.create(&key(source), &source_is).await.expect("created");
     }
 
     async fn subscribe(&self, session: &str) {
@@ -81,13 +87,17 @@ impl Bench {
     }
 
     async fn publish(&self, text: &str) -> Fanout {
-        let content = ContentType::parse("text/plain").expect("valid");
+        self.publish_to("news", "text/plain", text).await
+    }
+
+    async fn publish_to(&self, source: &str, content_type: &str, text: &str) -> Fanout {
+        let content = ContentType::parse(content_type).expect("valid");
         let request = AppendRequest {
             body: Body::Content(content, Bytes::copy_from_slice(text.as_bytes())),
             conditions: Conditions::default(),
             then: Then::StayOpen,
         };
-        self.sessions.publish(&key("news"), &request).await.expect("published").fanout
+        self.sessions.publish(&key(source), &request).await.expect("published").fanout
     }
 
     async fn log(&self, stream: &str) -> LogId {
@@ -120,8 +130,12 @@ impl Bench {
     }
 
     async fn follow(&self) {
-        let news = self.log("news").await;
-        while self.sessions.deliver(news).await.expect("delivered") == Left::More {}
+        self.follow_source("news").await;
+    }
+
+    async fn follow_source(&self, source: &str) {
+        let source = self.log(source).await;
+        while self.sessions.deliver(source).await.expect("delivered") == Left::More {}
     }
 }
 
@@ -236,6 +250,26 @@ async fn who_subscribes_while_the_follower_is_behind_hears_from_there_on() {
     assert_eq!(bench.content("s0").await, "abc");
     assert_eq!(bench.content("late").await, "bc");
     assert_eq!(bench.content("later").await, "c");
+}
+
+#[tokio::test]
+async fn an_envelope_tells_when_its_message_was_published_however_late_it_is_delivered() {
+    let bench = Bench::with(queued(), 0).await;
+    bench.create("orders", "application/json", Retention::default()).await;
+    let request = SubscribeRequest {
+        project: project(),
+        session: id("alice"),
+        source: id("orders"),
+        envelope: Some(true),
+    };
+    bench.sessions.subscribe(&request).await.expect("subscribed");
+    let published = bench.clock.now();
+    assert_eq!(bench.publish_to("orders", "application/json", "1").await.mode, Mode::Queued);
+    bench.clock.advance(Duration::from_secs(60));
+    bench.follow_source("orders").await;
+    let (_, read) = bench.streams.read(&key("alice"), From::Start).await.expect("readable");
+    let envelope: Value = serde_json::from_slice(&read.records[0].payload).expect("JSON");
+    assert_eq!(envelope["ts"], published.as_millis());
 }
 
 #[tokio::test]
