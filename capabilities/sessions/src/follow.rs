@@ -1,68 +1,33 @@
 //! The follower: delivers what publishes left to later, in order, each session once, whatever happens in between.
 //!
-//! One task for all sources. It knows which may have something left ([`Behind`]); what is left is what lies between a
-//! source's stored cursor and its tail. Each commit puts some records into some sessions and moves the cursor. If it fails,
-//! nothing of it holds and it is tried again; after a restart the cursor says where to go on.
+//! One task for all sources. It knows which may have something left ([`Behind`](crate::behind)); what is left is what lies
+//! between a source's stored cursor and its tail. Each commit puts some records into some sessions and moves the cursor. If it
+//! fails, nothing of it holds and the source is tried again, while others go on; after a restart the cursor says where to
+//! go on.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tidings_engine::Clock;
 use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span, StoreError};
 use tidings_model::{LogId, Position, limits};
 use tidings_streams::Hold;
-use tokio::sync::Notify;
 
 use crate::table::{Change, Cursor, Progress};
 use crate::{Declined, SessionError, Sessions, Source, Store};
 
-/// How long to wait when the store could not.
+/// How long a source rests that could not be delivered.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Sources that are delivered at the same time, so that they share syncs and none waits for a slow one.
+const SOURCES_AT_A_TIME: usize = 16;
 /// References that one commit makes at most, unless a single record has more targets.
 const REFERENCES: usize = 64 * 1024;
 /// Bytes of records that one commit refers to; a single larger one is delivered all the same.
 const BYTES: usize = limits::READ_CHUNK_BYTES;
-
-/// Sources that may have something left to deliver.
-#[derive(Default)]
-pub struct Behind {
-    waiting: Mutex<Waiting>,
-    more: Notify,
-}
-
-#[derive(Default)]
-struct Waiting {
-    order: VecDeque<LogId>,
-    /// One that is being looked after.
-    busy: bool,
-    known: HashSet<LogId>,
-}
-
-impl Behind {
-    /// A source may have something left.
-    pub fn add(&self, source: LogId) {
-        let mut waiting = self.waiting.lock().expect("nobody panics while holding it");
-        if waiting.known.insert(source) {
-            waiting.order.push_back(source);
-            self.more.notify_one();
-        }
-    }
-
-    fn take(&self) -> Option<LogId> {
-        let mut waiting = self.waiting.lock().expect("nobody panics while holding it");
-        let source = waiting.order.pop_front();
-        waiting.busy = source.is_some();
-        waiting.known.remove(&source?);
-        source
-    }
-
-    fn is_empty(&self) -> bool {
-        let waiting = self.waiting.lock().expect("nobody panics while holding it");
-        waiting.order.is_empty() && !waiting.busy
-    }
-}
 
 /// Whether there is more to do for a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,20 +45,26 @@ impl Sessions {
             tracing::warn!(%error, "could not see what is left to deliver");
             self.clock.sleep(RETRY_AFTER).await;
         }
+        let mut working = FuturesUnordered::new();
+        let mut resting = Resting::default();
         loop {
-            let Some(source) = self.behind.take() else {
-                self.behind.more.notified().await;
-                continue;
-            };
-            match self.deliver(source).await {
-                Ok(Left::Nothing) => {}
-                // Others get their turn in between.
-                Ok(Left::More) => self.behind.add(source),
-                Err(error) => {
-                    tracing::warn!(%error, "could not deliver to sessions; trying again");
-                    self.behind.add(source);
-                    self.clock.sleep(RETRY_AFTER).await;
-                }
+            while working.len() < SOURCES_AT_A_TIME
+                && let Some(source) = self.behind.take()
+            {
+                working.push(self.deliver(source).map(move |delivered| (source, delivered)));
+            }
+            tokio::select! {
+                Some((source, delivered)) = working.next() => match delivered {
+                    Ok(Left::Nothing) => self.behind.finish(source),
+                    // Others get their turn in between.
+                    Ok(Left::More) => self.behind.put_back(source),
+                    Err(error) => {
+                        self.behind.rest(source);
+                        resting.add(source, self.clock.elapsed(), &error);
+                    }
+                },
+                source = resting.next(&*self.clock) => self.behind.put_back(source),
+                () = self.behind.more() => {}
             }
         }
     }
@@ -196,6 +167,33 @@ struct Delivery {
     through: Position,
     targets: Vec<LogId>,
     records: usize,
+}
+
+/// Sources that failed, in the order in which they are tried again.
+#[derive(Default)]
+struct Resting {
+    sources: VecDeque<(Duration, LogId)>,
+    told_at: Option<Duration>,
+}
+
+impl Resting {
+    /// One has failed now. Of many that do, some are told: where one does, all may.
+    fn add(&mut self, source: LogId, now: Duration, error: &SessionError) {
+        if self.told_at.is_none_or(|at| now.saturating_sub(at) >= RETRY_AFTER) {
+            self.told_at = Some(now);
+            let failing = self.sources.len() + 1;
+            tracing::warn!(%error, failing, "could not deliver to sessions; trying again");
+        }
+        self.sources.push_back((now + RETRY_AFTER, source));
+    }
+
+    /// The next one when its time has come; never when none rests.
+    async fn next(&mut self, clock: &dyn Clock) -> LogId {
+        let Some(&(due, source)) = self.sources.front() else { return std::future::pending().await };
+        clock.sleep(due.saturating_sub(clock.elapsed())).await;
+        self.sources.pop_front();
+        source
+    }
 }
 
 /// Keeps what the follower has not delivered yet, whatever its source keeps.

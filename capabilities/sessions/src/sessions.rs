@@ -7,9 +7,9 @@ use tidings_model::{LogId, limits};
 use tidings_streams::Streams;
 
 use crate::Store;
+use crate::behind::Behind;
 use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
-use crate::follow::Behind;
 
 /// The sessions of a server. Clones are the same sessions.
 #[derive(Clone)]

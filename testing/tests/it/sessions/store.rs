@@ -318,6 +318,20 @@ async fn what_a_publish_writes_does_not_grow_with_its_size_times_its_subscribers
 struct Failing {
     store: Memory<Ledger>,
     fails: AtomicBool,
+    /// The only log whose records cannot be delivered, if it is not all.
+    only: Option<LogId>,
+    /// Whether it does not even say so.
+    hangs: bool,
+}
+
+impl Failing {
+    fn concerns(&self, commit: &Commit<Change>) -> bool {
+        let is_concerned = |operation: &Operation| match operation {
+            Operation::Refer(Refer { of: Of::Stored { log, .. }, .. }) => Some(*log) == self.only,
+            _ => false,
+        };
+        self.only.is_none() || commit.operations.iter().any(is_concerned)
+    }
 }
 
 impl Logs for Failing {
@@ -340,7 +354,10 @@ impl Logs for Failing {
 
 impl Commits<SessionTable> for Failing {
     fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
-        if self.fails.load(Ordering::SeqCst) {
+        if self.fails.load(Ordering::SeqCst) && self.concerns(&commit) {
+            if self.hangs {
+                return Box::pin(std::future::pending());
+            }
             return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
         }
         Commits::<SessionTable>::commit(&self.store, commit)
@@ -366,7 +383,8 @@ async fn the_follower_tries_again_until_the_store_can() {
     let bench = Bench::with(queued(), 3).await;
     bench.publish("a").await;
     bench.publish("b").await;
-    let failing = Arc::new(Failing { store: bench.store.clone(), fails: AtomicBool::new(true) });
+    let (store, fails) = (bench.store.clone(), AtomicBool::new(true));
+    let failing = Arc::new(Failing { store, fails, only: None, hangs: false });
     let sessions = Sessions::new(bench.streams.clone(), failing.clone(), queued(), &Metrics::new());
     let following = tokio::spawn(sessions.clone().follow());
     for _ in 0..3 {
@@ -382,6 +400,32 @@ async fn the_follower_tries_again_until_the_store_can() {
         assert_eq!(bench.content(session).await, "ab");
     }
     following.abort();
+}
+
+#[tokio::test]
+async fn a_source_that_cannot_be_delivered_does_not_hold_up_the_others() {
+    for hangs in [false, true] {
+        let bench = Bench::with(queued(), 1).await;
+        bench.create("sport", "text/plain", Retention::default()).await;
+        let request =
+            SubscribeRequest { project: project(), session: id("s0"), source: id("sport"), envelope: None };
+        bench.sessions.subscribe(&request).await.expect("subscribed");
+        let (store, only) = (bench.store.clone(), Some(bench.log("news").await));
+        let failing = Arc::new(Failing { store, fails: AtomicBool::new(true), only, hangs });
+        let sessions = Sessions::new(bench.streams.clone(), failing.clone(), queued(), &Metrics::new());
+        bench.publish("news,").await;
+        bench.publish_to("sport", "text/plain", "sport,").await;
+        let following = tokio::spawn(sessions.clone().follow());
+        eventually("sport is delivered", async || bench.content("s0").await == "sport,").await;
+        if !hangs {
+            until("it waits to try again", || bench.clock.sleepers() == 1).await;
+            failing.fails.store(false, Ordering::SeqCst);
+            bench.clock.advance(Duration::from_secs(1));
+            until("it has nothing left", || sessions.is_at_rest()).await;
+            assert_eq!(bench.content("s0").await, "sport,news,");
+        }
+        following.abort();
+    }
 }
 
 #[tokio::test]
