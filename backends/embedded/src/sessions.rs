@@ -82,10 +82,11 @@ impl StoredTables for Table {
                 out.number(*version);
                 out.position(*at);
             }
-            Change::Advance { source, was, now } => {
+            Change::Advance { source, was, now, version } => {
                 put_logs(out, ADVANCE, &[*source]);
                 put_cursor(out, was);
                 put_cursor(out, now);
+                out.number(*version);
             }
             Change::RestoreSource { source, id, progress } => {
                 put_logs(out, RESTORE_SOURCE, &[*source]);
@@ -125,9 +126,12 @@ impl StoredTables for Table {
             EXPECT_NOBODY => Change::Expect { source: log, expected: Expected::Nobody },
             FOLLOW => Change::Follow { source: log, after: take.position()? },
             REST => Change::Rest { source: log, version: take.number()?, at: take.position()? },
-            ADVANCE => {
-                Change::Advance { source: log, was: take_cursor(&mut take)?, now: take_cursor(&mut take)? }
-            }
+            ADVANCE => Change::Advance {
+                source: log,
+                was: take_cursor(&mut take)?,
+                now: take_cursor(&mut take)?,
+                version: take.number()?,
+            },
             RESTORE_SOURCE => Change::RestoreSource {
                 source: log,
                 id: take_id(&mut take)?,
@@ -329,7 +333,7 @@ mod tests {
                 subscribe(11, 1, Is::New, 5, None),
                 subscribe(10, 2, Is::There, 0, None),
                 subscribe(10, 1, Is::There, 9, Some(false)),
-                Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part },
+                Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part, version: 2 },
                 subscribe(12, 1, Is::New, 8, None),
                 Change::Rest { source: log(2), version: 3, at: at(0) },
                 Change::Expect { source: log(2), expected: Expected::Inline { version: 3 } },

@@ -17,6 +17,7 @@ use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Re
 use tidings_model::{LogId, Position, limits};
 use tidings_streams::Hold;
 
+use crate::subscribe::ATTEMPTS;
 use crate::table::{Change, Cursor, Progress};
 use crate::{Declined, SessionError, Sessions, Source, Store};
 
@@ -83,10 +84,22 @@ impl Sessions {
 
     /// Makes one commit for a source, if something is left.
     pub async fn deliver(&self, log: LogId) -> Result<Left, SessionError> {
-        let Some(source) = self.store.source(log).await? else { return Ok(Left::Nothing) };
-        let Some(delivery) = self.next(log, &source).await? else { return Ok(Left::Nothing) };
-        let Delivery { was, now, through, targets, records } = delivery;
-        let mut commit = Commit::new().changing(Change::Advance { source: log, was, now });
+        let mut most = Position::MAX;
+        for _ in 0..ATTEMPTS {
+            let Some(source) = self.store.source(log).await? else { return Ok(Left::Nothing) };
+            let Some(delivery) = self.next(log, &source, most).await? else { return Ok(Left::Nothing) };
+            // Whoever comes when these records are there need not hear them: so this ends.
+            most = delivery.through;
+            if self.make(log, delivery).await? == Made::Yes {
+                break;
+            }
+        }
+        Ok(Left::More)
+    }
+
+    async fn make(&self, log: LogId, delivery: Delivery) -> Result<Made, SessionError> {
+        let Delivery { was, now, version, through, targets, records } = delivery;
+        let mut commit = Commit::new().changing(Change::Advance { source: log, was, now, version });
         let count = targets.len();
         if count > 0 {
             let of = Of::Stored { log, after: was.done, through };
@@ -101,18 +114,23 @@ impl Sessions {
                         self.remove_stale(log, referred.missing).await;
                     }
                 }
-                Ok(Left::More)
+                Ok(Made::Yes)
             }
-            // Its subscribers are others, or it has gone: look again.
+            // Somebody has come who has to hear it, or the source has gone: look again.
             Err(CommitError::Declined(Declined::Moved) | CommitError::Refused(Refusal::NoSuchLog(_))) => {
-                Ok(Left::More)
+                Ok(Made::No)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What to deliver next: some records to some sessions.
-    async fn next(&self, log: LogId, source: &Source) -> Result<Option<Delivery>, SessionError> {
+    /// What to deliver next: some records, up to this one at most, to some sessions.
+    async fn next(
+        &self,
+        log: LogId,
+        source: &Source,
+        most: Position,
+    ) -> Result<Option<Delivery>, SessionError> {
         let Progress::Following { cursor: was, late } = &source.progress else { return Ok(None) };
         let was = *was;
         let chunk = self.targets_per_commit();
@@ -120,7 +138,9 @@ impl Sessions {
         let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(was.done) };
         let span = match was.is_at_rest() {
             // Those who came later begin to hear where a stretch ends.
-            true => Span { through: late.values().copied().min().unwrap_or(span.through), ..span },
+            true => {
+                Span { through: late.values().copied().min().map_or(most, |late| late.min(most)), ..span }
+            }
             // What some have got is what all get.
             false => Span { through: was.through, bytes: usize::MAX, records: usize::MAX, ..span },
         };
@@ -133,7 +153,7 @@ impl Sessions {
             _ => Cursor::at_rest(through),
         };
         let targets = targets.into_iter().filter(|target| !late.contains_key(target)).collect();
-        Ok(Some(Delivery { was, now, through, targets, records }))
+        Ok(Some(Delivery { was, now, version: source.version, through, targets, records }))
     }
 
     /// How far a span of a source goes, and how many records that is; none when the source ends before it.
@@ -160,10 +180,20 @@ impl Sessions {
     }
 }
 
+/// Whether a delivery was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Yes,
+    /// It is to be worked out again.
+    No,
+}
+
 /// Some records for some sessions.
 struct Delivery {
     was: Cursor,
     now: Cursor,
+    /// The source's subscribers.
+    version: u64,
     through: Position,
     targets: Vec<LogId>,
     records: usize,

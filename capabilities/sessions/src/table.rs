@@ -153,6 +153,8 @@ pub struct Source {
     pub id: StreamId,
     /// Another number whenever its subscribers are others.
     pub version: u64,
+    /// The version of the last subscriber that hears what the follower has not delivered yet.
+    joined: u64,
     /// The logs of its subscribers.
     pub targets: Targets,
     /// How its records reach them.
@@ -264,6 +266,8 @@ pub enum Change {
         was: Cursor,
         /// It is here.
         now: Cursor,
+        /// Its subscribers as they were. Others may have come since, if they do not have to hear what was delivered.
+        version: u64,
     },
     /// A source as it was written down, without its subscribers.
     RestoreSource {
@@ -455,7 +459,7 @@ impl Table {
         let row = self.sources.entry(source).or_insert_with(|| {
             following.insert(source);
             let progress = Progress::following(since);
-            Arc::new(Source { id, version: 0, targets: Targets::default(), progress })
+            Arc::new(Source { id, version: 0, joined: 0, targets: Targets::default(), progress })
         });
         Arc::make_mut(row)
     }
@@ -466,10 +470,12 @@ impl Table {
         let row = self.source_row(source, id, since);
         if row.targets.insert(session) {
             row.version = version;
-            if let Progress::Following { cursor, late } = &mut row.progress
-                && since > cursor.done
-            {
-                late.insert(session, since);
+            match &mut row.progress {
+                Progress::Following { cursor, late } if since > cursor.done => {
+                    late.insert(session, since);
+                }
+                Progress::Following { .. } => row.joined = version,
+                Progress::Inline => {}
             }
         }
         // One text for all who hear it.
@@ -554,10 +560,17 @@ impl Tables for Table {
                     *cursor == Cursor::at_rest(*at) && row.version == *version
                 }
             }),
-            Change::Advance { source, was, .. } => self.judge_source(*source, |row| match &row.progress {
-                Progress::Inline => false,
-                Progress::Following { cursor, .. } => cursor == was,
-            }),
+            Change::Advance { source, was, now, version } => {
+                self.judge_source(*source, |row| match &row.progress {
+                    Progress::Inline => false,
+                    Progress::Following { cursor, late } => {
+                        // A stretch that has begun was there before anybody who has come since.
+                        let misses_nobody = !was.is_at_rest()
+                            || (row.joined <= *version && late.values().all(|since| *since >= now.through));
+                        cursor == was && misses_nobody
+                    }
+                })
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What only somebody who holds the store can bring about: sessions that are missing, slow disks, work done twice.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -218,6 +218,7 @@ async fn a_delivery_that_is_made_again_is_declined_whole() {
             source: news,
             was,
             now,
+            version: u64::MAX,
         })
     };
     Commits::<SessionTable>::commit(&bench.store, part()).await.expect("made");
@@ -425,6 +426,78 @@ async fn a_source_that_cannot_be_delivered_does_not_hold_up_the_others() {
             assert_eq!(bench.content("s0").await, "sport,news,");
         }
         following.abort();
+    }
+}
+
+/// A store in which something happens between looking at a source and reading it.
+struct Interrupted {
+    store: Memory<Ledger>,
+    meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
+}
+
+impl Logs for Interrupted {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store.reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store.status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        let meanwhile = self.meanwhile.lock().expect("nobody panics").take();
+        Box::pin(async move {
+            if let Some(meanwhile) = meanwhile {
+                meanwhile.await;
+            }
+            self.store.read(log, span).await
+        })
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
+}
+
+impl Commits<SessionTable> for Interrupted {
+    fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
+        Commits::<SessionTable>::commit(&self.store, commit)
+    }
+}
+
+impl Store for Interrupted {
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
+        Store::source(&self.store, log)
+    }
+
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
+        Store::session(&self.store, log)
+    }
+
+    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        Store::behind(&self.store)
+    }
+}
+
+#[tokio::test]
+async fn who_subscribes_while_the_follower_is_about_to_deliver_hears_what_comes_then() {
+    for left in ["", "a"] {
+        let bench = Arc::new(Bench::with(queued(), 1).await);
+        if !left.is_empty() {
+            bench.publish(left).await;
+        }
+        let at_work = bench.clone();
+        let meanwhile = Box::pin(async move {
+            at_work.subscribe("new").await;
+            at_work.publish("b").await;
+        });
+        let (store, meanwhile) = (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
+        let interrupted = Arc::new(Interrupted { store, meanwhile });
+        let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
+        let news = bench.log("news").await;
+        while sessions.deliver(news).await.expect("delivered") == Left::More {}
+        assert_eq!(bench.content("s0").await, format!("{left}b"));
+        assert_eq!(bench.content("new").await, "b");
     }
 }
 
