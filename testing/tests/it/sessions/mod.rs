@@ -4,6 +4,7 @@ mod access;
 mod envelope;
 mod fanout;
 mod life;
+mod power;
 mod registry;
 mod store;
 mod survival;
