@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesOrdered, FuturesUnordered};
 use futures_util::{FutureExt, StreamExt};
 use tidings_engine::Clock;
 use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span, StoreError};
@@ -19,12 +19,14 @@ use tidings_streams::Hold;
 
 use crate::subscribe::ATTEMPTS;
 use crate::table::{Change, Cursor, Progress};
-use crate::{Declined, SessionError, Sessions, Source, Store};
+use crate::{Declined, SessionError, Sessions, Store, Targets};
 
 /// How long a source rests that could not be delivered.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Sources that are delivered at the same time, so that they share syncs and none waits for a slow one.
 const SOURCES_AT_A_TIME: usize = 16;
+/// Commits of one source that are under way at the same time: one is written, and the next is there when it is.
+const COMMITS_AT_A_TIME: usize = 2;
 /// References that one commit makes at most, unless a single record has more targets.
 const REFERENCES: usize = 64 * 1024;
 /// Bytes of records that one commit refers to; a single larger one is delivered all the same.
@@ -82,27 +84,69 @@ impl Sessions {
         self.behind.is_empty()
     }
 
-    /// Makes one commit for a source, if something is left.
+    /// Delivers a stretch of a source's records to all who have to hear it, if something is left.
     pub async fn deliver(&self, log: LogId) -> Result<Left, SessionError> {
         let mut most = Position::MAX;
         for _ in 0..ATTEMPTS {
-            let Some(source) = self.store.source(log).await? else { return Ok(Left::Nothing) };
-            let Some(delivery) = self.next(log, &source, most).await? else { return Ok(Left::Nothing) };
+            let Some(stretch) = self.next(log, most).await? else { return Ok(Left::Nothing) };
             // Whoever comes when these records are there need not hear them: so this ends.
-            most = delivery.through;
-            if self.make(log, delivery).await? == Made::Yes {
+            most = stretch.through;
+            if self.make(log, stretch).await? == Made::Yes {
                 break;
             }
         }
         Ok(Left::More)
     }
 
-    async fn make(&self, log: LogId, delivery: Delivery) -> Result<Made, SessionError> {
-        let Delivery { was, now, version, through, targets, records } = delivery;
-        let mut commit = Commit::new().changing(Change::Advance { source: log, was, now, version });
+    /// What to deliver next: some records, up to this one at most.
+    async fn next(&self, log: LogId, most: Position) -> Result<Option<Stretch>, SessionError> {
+        let Some(source) = self.store.source(log).await? else { return Ok(None) };
+        let Progress::Following { cursor, late } = &source.progress else { return Ok(None) };
+        let (cursor, version) = (*cursor, source.version);
+        let first_late = late.values().copied().min().unwrap_or(Position::MAX);
+        let late: Vec<LogId> = late.keys().copied().collect();
+        let targets = source.targets.clone();
+        // Whoever changes it meanwhile need not make a copy.
+        drop(source);
+        let count = targets.len().min(self.targets_per_commit()).max(1);
+        let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(cursor.done) };
+        let span = match cursor.is_at_rest() {
+            // Those who came later begin to hear where a stretch ends.
+            true => Span { through: first_late.min(most), ..span },
+            // What some have got is what all get.
+            false => Span { through: cursor.through, bytes: usize::MAX, records: usize::MAX, ..span },
+        };
+        let Some((through, records)) = self.extent(log, span).await? else { return Ok(None) };
+        let through = if cursor.is_at_rest() { through } else { cursor.through };
+        Ok(Some(Stretch { cursor, version, through, records, targets, late }))
+    }
+
+    /// Gives a stretch to those who have not got it, commit by commit. The next one waits behind the one that is being
+    /// written, and rests on where that leaves the cursor.
+    async fn make(&self, log: LogId, stretch: Stretch) -> Result<Made, SessionError> {
+        let mut deliveries = stretch.deliveries(self.targets_per_commit());
+        let mut making = FuturesOrdered::new();
+        loop {
+            while making.len() < COMMITS_AT_A_TIME
+                && let Some(delivery) = deliveries.next()
+            {
+                making.push_back(self.commit(log, &stretch, delivery));
+            }
+            match making.next().await.transpose()? {
+                Some(Made::Yes) => {}
+                Some(Made::No) => return Ok(Made::No),
+                None => return Ok(Made::Yes),
+            }
+        }
+    }
+
+    async fn commit(&self, log: LogId, stretch: &Stretch, delivery: Delivery) -> Result<Made, SessionError> {
+        let Delivery { was, now, targets } = delivery;
+        let advance = Change::Advance { source: log, was, now, version: stretch.version };
+        let mut commit = Commit::new().changing(advance);
         let count = targets.len();
         if count > 0 {
-            let of = Of::Stored { log, after: was.done, through };
+            let of = Of::Stored { log, after: was.done, through: stretch.through };
             commit = commit.with(Refer { of, into: targets.into() });
         }
         match self.store.commit(commit).await {
@@ -110,7 +154,7 @@ impl Sessions {
                 for outcome in committed.outcomes {
                     if let Outcome::Referred(referred) = outcome {
                         let reached = count - referred.missing.len() - referred.closed.len();
-                        self.events.delivered_later.add((reached * records) as u64);
+                        self.events.delivered_later.add((reached * stretch.records) as u64);
                         self.remove_stale(log, referred.missing).await;
                     }
                 }
@@ -124,40 +168,8 @@ impl Sessions {
         }
     }
 
-    /// What to deliver next: some records, up to this one at most, to some sessions.
-    async fn next(
-        &self,
-        log: LogId,
-        source: &Source,
-        most: Position,
-    ) -> Result<Option<Delivery>, SessionError> {
-        let Progress::Following { cursor: was, late } = &source.progress else { return Ok(None) };
-        let was = *was;
-        let chunk = self.targets_per_commit();
-        let count = source.targets.len().min(chunk).max(1);
-        let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(was.done) };
-        let span = match was.is_at_rest() {
-            // Those who came later begin to hear where a stretch ends.
-            true => {
-                Span { through: late.values().copied().min().map_or(most, |late| late.min(most)), ..span }
-            }
-            // What some have got is what all get.
-            false => Span { through: was.through, bytes: usize::MAX, records: usize::MAX, ..span },
-        };
-        let Some((through, records)) = self.stretch(log, span).await? else { return Ok(None) };
-        let through = if was.is_at_rest() { through } else { was.through };
-        let mut rest = source.targets.above(was.reached.unwrap_or(LogId::new(0))).peekable();
-        let targets: Vec<LogId> = rest.by_ref().take(chunk).collect();
-        let now = match (rest.peek(), targets.last()) {
-            (Some(_), Some(&reached)) => Cursor { done: was.done, through, reached: Some(reached) },
-            _ => Cursor::at_rest(through),
-        };
-        let targets = targets.into_iter().filter(|target| !late.contains_key(target)).collect();
-        Ok(Some(Delivery { was, now, version: source.version, through, targets, records }))
-    }
-
     /// How far a span of a source goes, and how many records that is; none when the source ends before it.
-    async fn stretch(&self, log: LogId, span: Span) -> Result<Option<(Position, usize)>, SessionError> {
+    async fn extent(&self, log: LogId, span: Span) -> Result<Option<(Position, usize)>, SessionError> {
         let page = match self.store.read(log, span).await {
             Ok(page) => page,
             Err(ReadError::NoSuchLog(_)) => return Ok(None),
@@ -173,10 +185,11 @@ impl Sessions {
         Ok(Some((through, page.records.len())))
     }
 
-    /// As many as a reference may have, in whole units.
+    /// As many as a commit may have, in whole units.
     fn targets_per_commit(&self) -> usize {
-        let unit = self.options.fanout_queue_batch_size.clamp(1, limits::TARGETS_PER_COMMIT);
-        limits::TARGETS_PER_COMMIT / unit * unit
+        let most = self.options.targets_per_commit.clamp(1, limits::TARGETS_PER_COMMIT);
+        let unit = self.options.fanout_queue_batch_size.clamp(1, most);
+        most / unit * unit
     }
 }
 
@@ -188,15 +201,48 @@ enum Made {
     No,
 }
 
-/// Some records for some sessions.
+/// Some records of a source, for those of its subscribers who have not got them.
+struct Stretch {
+    /// Where the follower is.
+    cursor: Cursor,
+    /// The source's subscribers as they were.
+    version: u64,
+    targets: Targets,
+    /// Those among them who came later than the records.
+    late: Vec<LogId>,
+    /// The last record.
+    through: Position,
+    /// How many records there are.
+    records: usize,
+}
+
+/// Part of a stretch, for as many as one commit can have.
 struct Delivery {
     was: Cursor,
     now: Cursor,
-    /// The source's subscribers.
-    version: u64,
-    through: Position,
     targets: Vec<LogId>,
-    records: usize,
+}
+
+impl Stretch {
+    /// In the order of the subscribers' logs.
+    fn deliveries(&self, targets_per_commit: usize) -> impl Iterator<Item = Delivery> + '_ {
+        let mut next = Some(self.cursor);
+        std::iter::from_fn(move || {
+            let was = next.take()?;
+            let mut rest = self.targets.above(was.reached.unwrap_or(LogId::new(0)));
+            let mut targets: Vec<LogId> = rest.by_ref().take(targets_per_commit).collect();
+            let now = match (rest.next(), targets.last()) {
+                (Some(_), Some(&reached)) => {
+                    let now = Cursor { done: was.done, through: self.through, reached: Some(reached) };
+                    next = Some(now);
+                    now
+                }
+                _ => Cursor::at_rest(self.through),
+            };
+            targets.retain(|target| self.late.binary_search(target).is_err());
+            Some(Delivery { was, now, targets })
+        })
+    }
 }
 
 /// Sources that failed, in the order in which they are tried again.

@@ -75,8 +75,9 @@ impl World {
         let kept: Arc<dyn Store> = Arc::new(store.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
             .held(Arc::new(Undelivered::new(kept.clone())));
-        // Sources have about as many subscribers, so that publishes are inline and queued in turn.
-        let options = Options { ttl: TTL, fanout_queue_threshold: 4, ..Options::default() };
+        // Sources have about as many subscribers, so that publishes are inline and queued in turn, in several commits.
+        let options =
+            Options { ttl: TTL, fanout_queue_threshold: 4, targets_per_commit: 2, ..Options::default() };
         let sessions = Sessions::new(streams.clone(), kept, options, &Metrics::new());
         Ok(Self { store, streams, sessions, clock: clock.clone() })
     }
