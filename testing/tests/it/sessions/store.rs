@@ -20,7 +20,10 @@ use tidings_sessions::{
     Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
     Table as SessionTable, Undelivered,
 };
-use tidings_streams::{AppendRequest, Body, ContentType, CreateRequest, From, Retention, StreamKey, Streams};
+use tidings_streams::{
+    AppendRequest, Body, ContentType, CreateRequest, Found, From, Owner, Retention, StreamKey, Streams,
+    Table as StreamTable,
+};
 use tidings_testing::until;
 
 use super::*;
@@ -427,6 +430,99 @@ async fn a_source_that_cannot_be_delivered_does_not_hold_up_the_others() {
         }
         following.abort();
     }
+}
+
+/// A store for streams in which one log cannot be deleted.
+struct Stuck {
+    store: Memory<Ledger>,
+    log: Arc<Mutex<Option<LogId>>>,
+}
+
+impl Logs for Stuck {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store.reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store.status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        self.store.read(log, span)
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
+}
+
+impl Commits<StreamTable> for Stuck {
+    fn commit(
+        &self,
+        commit: Commit<tidings_streams::Change>,
+    ) -> BoxFuture<'_, Result<Committed, CommitError<tidings_streams::table::Declined>>> {
+        let stuck = *self.log.lock().expect("nobody panics");
+        let is_stuck =
+            |operation: &Operation| matches!(operation, Operation::Delete(log) if Some(*log) == stuck);
+        if commit.operations.iter().any(is_stuck) {
+            return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
+        }
+        Commits::<StreamTable>::commit(&self.store, commit)
+    }
+}
+
+impl tidings_streams::Store for Stuck {
+    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
+        tidings_streams::Store::find(&self.store, key)
+    }
+
+    fn due(
+        &self,
+        owner: Owner,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        self.store.due(owner, now, limit)
+    }
+
+    fn list<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        prefix: &'a str,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
+        self.store.list(project, prefix, after, limit)
+    }
+
+    fn retained<'a>(
+        &'a self,
+        after: Option<&'a StreamKey>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
+        self.store.retained(after, limit)
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_cleaned_up_does_not_keep_the_others() {
+    let bench = Bench::with(Options::default(), 0).await;
+    let stuck = Arc::new(Stuck { store: bench.store.clone(), log: Arc::default() });
+    let shared: Arc<dyn Clock> = Arc::new(bench.clock.clone());
+    let streams = Streams::new(stuck.clone(), Bus::new(), shared, Default::default());
+    let kept = Arc::new(bench.store.clone());
+    let sessions = Sessions::new(streams, kept, Options::default(), &Metrics::new());
+    // More than one round looks at.
+    for n in 0..300 {
+        bench.subscribe(&format!("s{n}")).await;
+    }
+    *stuck.log.lock().expect("nobody panics") = Some(bench.log("s0").await);
+    bench.clock.advance(Options::default().ttl);
+    sessions.clean_up().await.expect_err("one is left");
+    assert_eq!(bench.subscribers().await, 1);
+    *stuck.log.lock().expect("nobody panics") = None;
+    assert_eq!(sessions.clean_up().await.expect("cleaned up").expired, 1);
+    assert_eq!(bench.subscribers().await, 0);
 }
 
 /// A store in which something happens between looking at a source and reading it.
