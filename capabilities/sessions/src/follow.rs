@@ -103,6 +103,8 @@ impl Sessions {
         let Some(source) = self.store.source(log).await? else { return Ok(None) };
         let Progress::Following { cursor, late } = &source.progress else { return Ok(None) };
         let (cursor, version) = (*cursor, source.version);
+        // The last one has gone meanwhile and somebody else has come, later.
+        let most = if most > cursor.done { most } else { Position::MAX };
         let first_late = late.values().copied().min().unwrap_or(Position::MAX);
         let late: Vec<LogId> = late.keys().copied().collect();
         let targets = source.targets.clone();
@@ -126,16 +128,19 @@ impl Sessions {
     async fn make(&self, log: LogId, stretch: Stretch) -> Result<Made, SessionError> {
         let mut deliveries = stretch.deliveries(self.targets_per_commit());
         let mut making = FuturesOrdered::new();
+        let mut made = Ok(Made::Yes);
         loop {
-            while making.len() < COMMITS_AT_A_TIME
+            while matches!(made, Ok(Made::Yes))
+                && making.len() < COMMITS_AT_A_TIME
                 && let Some(delivery) = deliveries.next()
             {
                 making.push_back(self.commit(log, &stretch, delivery));
             }
-            match making.next().await.transpose()? {
-                Some(Made::Yes) => {}
-                Some(Made::No) => return Ok(Made::No),
-                None => return Ok(Made::Yes),
+            // All are waited for, so that none is made when somebody looks again.
+            match making.next().await {
+                None => return made,
+                Some(Ok(Made::Yes)) => {}
+                Some(other) => made = other,
             }
         }
     }

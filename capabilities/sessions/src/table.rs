@@ -567,7 +567,7 @@ impl Tables for Table {
                         // A stretch that has begun was there before anybody who has come since.
                         let misses_nobody = !was.is_at_rest()
                             || (row.joined <= *version && late.values().all(|since| *since >= now.through));
-                        cursor == was && misses_nobody
+                        cursor == was && now.through >= was.through && misses_nobody
                     }
                 })
             }

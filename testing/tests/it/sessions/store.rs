@@ -525,10 +525,21 @@ async fn a_session_that_cannot_be_cleaned_up_does_not_keep_the_others() {
     assert_eq!(bench.subscribers().await, 0);
 }
 
-/// A store in which something happens between looking at a source and reading it.
+/// A store in which something happens between looking at a source and delivering what it has.
 struct Interrupted {
     store: Memory<Ledger>,
-    meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
+    before_read: Meanwhile,
+    before_commit: Meanwhile,
+}
+
+/// What happens, once.
+type Meanwhile = Mutex<Option<BoxFuture<'static, ()>>>;
+
+async fn let_happen(meanwhile: &Meanwhile) {
+    let meanwhile = meanwhile.lock().expect("nobody panics").take();
+    if let Some(meanwhile) = meanwhile {
+        meanwhile.await;
+    }
 }
 
 impl Logs for Interrupted {
@@ -541,11 +552,8 @@ impl Logs for Interrupted {
     }
 
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
-        let meanwhile = self.meanwhile.lock().expect("nobody panics").take();
         Box::pin(async move {
-            if let Some(meanwhile) = meanwhile {
-                meanwhile.await;
-            }
+            let_happen(&self.before_read).await;
             self.store.read(log, span).await
         })
     }
@@ -557,7 +565,10 @@ impl Logs for Interrupted {
 
 impl Commits<SessionTable> for Interrupted {
     fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
-        Commits::<SessionTable>::commit(&self.store, commit)
+        Box::pin(async move {
+            let_happen(&self.before_commit).await;
+            Commits::<SessionTable>::commit(&self.store, commit).await
+        })
     }
 }
 
@@ -587,14 +598,35 @@ async fn who_subscribes_while_the_follower_is_about_to_deliver_hears_what_comes_
             at_work.subscribe("new").await;
             at_work.publish("b").await;
         });
-        let (store, meanwhile) = (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
-        let interrupted = Arc::new(Interrupted { store, meanwhile });
+        let (store, before_read) =
+            (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
+        let interrupted = Arc::new(Interrupted { store, before_read, before_commit: Meanwhile::default() });
         let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
         let news = bench.log("news").await;
         while sessions.deliver(news).await.expect("delivered") == Left::More {}
         assert_eq!(bench.content("s0").await, format!("{left}b"));
         assert_eq!(bench.content("new").await, "b");
     }
+}
+
+#[tokio::test]
+async fn who_subscribes_when_nobody_else_does_any_more_hears_nothing_from_before() {
+    let bench = Arc::new(Bench::with(queued(), 1).await);
+    bench.publish("a").await;
+    let at_work = bench.clone();
+    let meanwhile = Box::pin(async move {
+        at_work.sessions.unsubscribe(&project(), &id("s0"), &id("news")).await.expect("unsubscribed");
+        at_work.publish("b").await;
+        at_work.subscribe("new").await;
+        at_work.publish("c").await;
+    });
+    let (store, before_commit) = (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
+    let interrupted = Arc::new(Interrupted { store, before_read: Meanwhile::default(), before_commit });
+    let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
+    let news = bench.log("news").await;
+    while sessions.deliver(news).await.expect("delivered") == Left::More {}
+    assert_eq!(bench.content("new").await, "c");
+    assert_eq!(bench.content("s0").await, "");
 }
 
 #[tokio::test]
