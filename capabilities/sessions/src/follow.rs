@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesOrdered, FuturesUnordered};
+use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tidings_engine::Clock;
 use tidings_engine::log::{Commit, CommitError, Of, Outcome, ReadError, Refer, Refusal, Span, StoreError};
@@ -25,8 +25,6 @@ use crate::{Declined, SessionError, Sessions, Store, Targets};
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Sources that are delivered at the same time, so that they share syncs and none waits for a slow one.
 const SOURCES_AT_A_TIME: usize = 16;
-/// Commits of one source that are under way at the same time: one is written, and the next is there when it is.
-const COMMITS_AT_A_TIME: usize = 2;
 /// References that one commit makes at most, unless a single record has more targets.
 const REFERENCES: usize = 64 * 1024;
 /// Bytes of records that one commit refers to; a single larger one is delivered all the same.
@@ -123,26 +121,14 @@ impl Sessions {
         Ok(Some(Stretch { cursor, version, through, records, targets, late }))
     }
 
-    /// Gives a stretch to those who have not got it, commit by commit. The next one waits behind the one that is being
-    /// written, and rests on where that leaves the cursor.
+    /// Gives a stretch to those who have not got it, one commit after the other.
     async fn make(&self, log: LogId, stretch: Stretch) -> Result<Made, SessionError> {
-        let mut deliveries = stretch.deliveries(self.targets_per_commit());
-        let mut making = FuturesOrdered::new();
-        let mut made = Ok(Made::Yes);
-        loop {
-            while matches!(made, Ok(Made::Yes))
-                && making.len() < COMMITS_AT_A_TIME
-                && let Some(delivery) = deliveries.next()
-            {
-                making.push_back(self.commit(log, &stretch, delivery));
-            }
-            // All are waited for, so that none is made when somebody looks again.
-            match making.next().await {
-                None => return made,
-                Some(Ok(Made::Yes)) => {}
-                Some(other) => made = other,
+        for delivery in stretch.deliveries(self.targets_per_commit()) {
+            if self.commit(log, &stretch, delivery).await? == Made::No {
+                return Ok(Made::No);
             }
         }
+        Ok(Made::Yes)
     }
 
     async fn commit(&self, log: LogId, stretch: &Stretch, delivery: Delivery) -> Result<Made, SessionError> {
