@@ -38,6 +38,7 @@ bench-live:
 	CARGO="$(CARGO)" scripts/bench-live
 
 # Publishing to sessions, beside an append to each of as many plain streams. SUBSCRIBERS=at-most-so-many
+# ONLY=publishing|device|few|many
 bench-sessions:
 	mkdir -p target/bench
 	$(CARGO) build --release --quiet --package tidings --package tidings-bench
