@@ -19,6 +19,7 @@ test: test-tools lint
 test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
 	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash
+	TIDINGS_POWER_CUTS=4000 $(CARGO) test --release --package tidings-testing --test it -- sessions::power
 	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability
 	TIDINGS_FUZZ_REQUESTS=200000 TIDINGS_SCHEMA_EXAMPLES=300 $(CARGO) test --release --package tidings-testing --test it -- fuzz schema
 
@@ -41,6 +42,7 @@ bench-rooms:
 	CARGO="$(CARGO)" scripts/bench-rooms
 
 # Publishing to sessions, beside an append to each of as many plain streams. SUBSCRIBERS=at-most-so-many
+# ONLY=publishing|device|few|many
 bench-sessions:
 	mkdir -p target/bench
 	$(CARGO) build --release --quiet --package tidings --package tidings-bench

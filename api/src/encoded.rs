@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use tidings_engine::log::{Boundary, Record};
-use tidings_model::{LogId, Position, Timestamp, limits};
+use tidings_model::{LogId, Position, limits};
 
 use crate::live::Framing;
 use crate::sse::Encoding;
@@ -115,9 +115,8 @@ struct Key {
     first: Position,
     /// The other ones of the same append.
     more: Vec<Position>,
-    /// Whether they are in envelopes. These say when they came.
+    /// Whether they are in envelopes. These say nothing that the origins do not decide.
     enveloped: bool,
-    at: Timestamp,
 }
 
 impl Key {
@@ -125,7 +124,7 @@ impl Key {
     fn of(form: Form, records: &[Record]) -> Option<Self> {
         let (last, inside) = records.split_last()?;
         let origin = records[0].origin?;
-        let (at, enveloped) = (last.at, last.head.is_some());
+        let enveloped = last.head.is_some();
         let bytes: usize = records.iter().map(|record| record.payload.len()).sum();
         let one_append = last.boundary == Boundary::Last
             && inside.iter().all(|record| record.boundary == Boundary::Inside);
@@ -134,11 +133,11 @@ impl Key {
         }
         let of_these = |record: &Record| {
             let origin = record.origin.filter(|known| known.log == origin.log)?;
-            (record.at == at && record.head.is_some() == enveloped).then_some(origin.position)
+            (record.head.is_some() == enveloped).then_some(origin.position)
         };
         let first = of_these(&records[0])?;
         let more = records[1..].iter().map(of_these).collect::<Option<_>>()?;
-        Some(Self { form, log: origin.log, first, more, enveloped, at })
+        Some(Self { form, log: origin.log, first, more, enveloped })
     }
 
     /// What it takes itself.

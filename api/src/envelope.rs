@@ -50,7 +50,7 @@ fn wrap(session: &Session, record: &mut Record) {
         return;
     }
     let stream = serde_json::Value::from(subscription.id.as_str());
-    let (after, at) = (offset::print(origin.position), record.at.as_millis());
+    let (after, at) = (offset::print(origin.position), origin.at.as_millis());
     // The payload stays as it is, shared with all other sessions; whoever writes it puts this before it.
     record.head =
         Some(format!(r#"{{"stream":{stream},"offset":"{after}","ts":{at},"payload":"#).into_boxed_str());

@@ -37,8 +37,11 @@ pub const LISTED_STREAMS: usize = 1000;
 pub const LISTED_STREAMS_DEFAULT: usize = 100;
 /// Streams a fork may descend from, one behind the other.
 pub const FORK_DEPTH: usize = 256;
-/// Streams that a session subscribes to, those among them that it has left and that are shown in envelopes.
+/// Streams that a session subscribes to.
 pub const SOURCES_PER_SESSION: usize = 1024;
+/// Streams that a session has left and of which it knows how their records are shown. Of those that it left before, they are
+/// shown as if they had never been in envelopes.
+pub const LEFT_PER_SESSION: usize = 1024;
 /// Sessions that subscribe to a stream.
 pub const SUBSCRIBERS_PER_SOURCE: usize = 1_000_000;
 /// How often a subscription may begin and end to have envelopes until records from before the oldest change are shown as

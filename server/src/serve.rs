@@ -15,7 +15,7 @@ use tidings_engine::metrics::{Kind, Name};
 use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
 use tidings_model::limits;
 use tidings_rooms::Rooms;
-use tidings_sessions::Sessions;
+use tidings_sessions::{Sessions, Undelivered};
 use tidings_streams::{Cleared, Options, Streams};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -188,7 +188,8 @@ impl Server {
         let gate = open_gate(opened.projects, options.access, clock.clone(), data).await?;
         let connection_options = options.limits.connections(options.streams.slow_reader_timeout);
         let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
-            .shaped(Arc::new(Envelopes::new(opened.sessions.clone())));
+            .shaped(Arc::new(Envelopes::new(opened.sessions.clone())))
+            .held(Arc::new(Undelivered::new(opened.sessions.clone())));
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
         let chance = Arc::new(Chance::seeded(options.seed));
         let rooms = {

@@ -1,7 +1,7 @@
 //! Coverage pages: each requirement of a seed is a row with the test that shows it.
 //!
-//! A row is `| 000.1 | requirement | shown by |`, where the last cell is `open`, `not applicable: why`, or names of
-//! tests in backticks. A named test must be among those that ran and passed.
+//! A row is `| 000.1 | requirement | shown by |`, where the last cell is `open`, `not applicable: why`, `measured: ` with the
+//! benchmark and what it found, or names of tests in backticks. A named test must be among those that ran and passed.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +12,8 @@ pub struct Page {
     pub shown: usize,
     /// How many rows have none yet.
     pub open: usize,
+    /// How many rows a benchmark measures.
+    pub measured: usize,
     /// How many rows do not apply.
     pub not_applicable: usize,
     /// What is wrong with the page.
@@ -50,6 +52,11 @@ impl Page {
             self.open += 1;
         } else if shown_by.strip_prefix("not applicable: ").is_some_and(|why| !why.is_empty()) {
             self.not_applicable += 1;
+        } else if let Some(measured) = shown_by.strip_prefix("measured: ") {
+            self.measured += 1;
+            if !measured.starts_with("`make bench-") {
+                self.faults.push(format!("{id}: not a benchmark: {shown_by}"));
+            }
         } else {
             self.shown += 1;
             for name in shown_by.split(", ") {
@@ -85,15 +92,23 @@ mod tests {
     #[test]
     fn a_page_counts_its_rows() {
         let page = "| # | requirement | shown by |\n|---|---|---|\n| 000.1 | a \\| b | `append::one` |\n\
-                    | 000.2 | c | open |\n| 000.3 | d | not applicable: no cloud |\n";
+                    | 000.2 | c | open |\n| 000.3 | d | not applicable: no cloud |\n\
+                    | 000.4 | e | measured: `make bench-store`, part `x`: 3 ms, met |\n";
         let page = check("000", page, &passed(LOG));
-        assert_eq!((page.shown, page.open, page.not_applicable), (1, 1, 1));
+        assert_eq!((page.shown, page.open, page.measured, page.not_applicable), (1, 1, 1, 1));
         assert!(page.faults.is_empty(), "{:?}", page.faults);
     }
 
     #[test]
     fn a_test_that_did_not_pass_shows_nothing() {
-        for bad in ["`append::two`", "`append::three`", "`append::one`, `append::three`", "append::one", ""] {
+        for bad in [
+            "measured: 3 ms",
+            "`append::two`",
+            "`append::three`",
+            "`append::one`, `append::three`",
+            "append::one",
+            "",
+        ] {
             let page = check("000", &format!("| 000.1 | a | {bad} |"), &passed(LOG));
             assert_eq!(page.faults.len(), 1, "{bad}");
         }

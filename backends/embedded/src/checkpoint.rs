@@ -23,7 +23,7 @@ pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
 const MAGIC: &[u8; 8] = b"tidingsM";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const CREATED: u8 = 1;
 const STAMPED: u8 = 2;

@@ -65,7 +65,7 @@ impl Frame {
         if effects.iter().any(|effect| matches!(effect, Effect::Referred { .. })) {
             for effect in effects {
                 if let Effect::Appended { append, positions } = effect {
-                    brought.extend(positions.iter().map(|&position| Origin { log: append.log, position }));
+                    brought.extend(positions.iter().map(|&position| (append.log, position)));
                 }
             }
         }
@@ -74,7 +74,7 @@ impl Frame {
         }
     }
 
-    fn effect(&mut self, effect: &Effect, brought: &HashSet<Origin>) {
+    fn effect(&mut self, effect: &Effect, brought: &HashSet<(LogId, Position)>) {
         let out = &mut self.bytes;
         match effect {
             Effect::Created { log, tail } => {
@@ -176,15 +176,16 @@ fn append_to(out: &mut Vec<u8>, append: &Append, positions: &[Position]) {
 }
 
 /// A record that references refer to. If this commit has brought it its payload stands in the frame already; if
-/// not it is written again, once for all the references: a frame needs nothing but itself.
-fn source_to(out: &mut Vec<u8>, source: &Stored, brought: &HashSet<Origin>) {
+/// not it is written again with its time, once for all the references: a frame needs nothing but itself.
+fn source_to(out: &mut Vec<u8>, source: &Stored, brought: &HashSet<(LogId, Position)>) {
     let origin = source.origin.expect("a reference has an origin");
-    let of_this_commit = brought.contains(&origin);
+    let of_this_commit = brought.contains(&(origin.log, origin.position));
     let last = source.boundary == Boundary::Last;
     out.byte(if of_this_commit { OF_THIS_COMMIT } else { 0 } | if last { LAST } else { 0 });
     out.log(origin.log);
     out.position(origin.position);
     if !of_this_commit {
+        out.number(origin.at.as_millis());
         out.bytes(&source.payload);
     }
 }
@@ -319,12 +320,13 @@ impl Reading {
 
     fn source(&mut self, take: &mut Take) -> Result<Arc<Stored>, Garbled> {
         let flags = take.byte()?;
-        let origin = Origin { log: take.log()?, position: take.position()? };
-        let payload = if flags & OF_THIS_COMMIT != 0 {
-            self.payloads.get(&(origin.log, origin.position)).cloned().ok_or(Garbled)?
+        let (log, position) = (take.log()?, take.position()?);
+        let (origin_at, payload) = if flags & OF_THIS_COMMIT != 0 {
+            (self.at, self.payloads.get(&(log, position)).cloned().ok_or(Garbled)?)
         } else {
-            take.bytes()?
+            (take.time()?, take.bytes()?)
         };
+        let origin = Origin { log, position, at: origin_at };
         let boundary = if flags & LAST != 0 { Boundary::Last } else { Boundary::Inside };
         let (commit, at) = (self.number, self.at);
         Ok(Arc::new(Stored { commit, at, payload, origin: Some(origin), boundary }))

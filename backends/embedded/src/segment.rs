@@ -3,7 +3,7 @@
 //! ```text
 //! magic, version | runs | payloads of references whose record is elsewhere | shared | blocks | sparse | footer
 //! run    = checksum u32 | meta length u32 | payload length u32 | meta | payload
-//! shared = 64 bytes for each record that references of this segment refer to
+//! shared = 72 bytes for each record that references of this segment refer to
 //! block  = 72 entries of 56 bytes, sorted by log and position, then their checksum; an entry finds a run
 //! sparse = the first log and position of each block; the only part that is kept in memory
 //! ```
@@ -27,10 +27,10 @@ use crate::error::{InFile, OpenError};
 pub const FOLDER: &str = "segments";
 
 pub(crate) const MAGIC: &[u8; 8] = b"tidingsS";
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const HEAD: u64 = 16;
 pub(crate) const RUN_HEAD: usize = 12;
-pub(crate) const SHARED_BYTES: usize = 64;
+pub(crate) const SHARED_BYTES: usize = 72;
 pub(crate) const ENTRY_BYTES: usize = 56;
 pub(crate) const BLOCK_ENTRIES: usize = 72;
 pub(crate) const BLOCK_BYTES: usize = BLOCK_ENTRIES * ENTRY_BYTES + 4;
@@ -320,6 +320,7 @@ impl Shared {
         let (high, low) = crate::codec::halves(self.origin.position);
         out.fixed64(high);
         out.fixed64(low);
+        out.fixed64(self.origin.at.as_millis());
         out.fixed64(self.commit.get());
         out.fixed64(self.time.as_millis());
         out.fixed64(self.at);
@@ -332,7 +333,8 @@ impl Shared {
     }
 
     fn read(bytes: &[u8; SHARED_BYTES]) -> Result<Self, Garbled> {
-        if checksum(0, &[&bytes[..60]]).to_le_bytes() != bytes[60..] {
+        let (content, sum) = bytes.split_at(SHARED_BYTES - 4);
+        if checksum(0, &[content]).to_le_bytes() != sum {
             return Err(Garbled);
         }
         let mut take = Take(Bytes::copy_from_slice(bytes));
@@ -340,6 +342,7 @@ impl Shared {
             origin: Origin {
                 log: LogId::new(take.fixed64()?),
                 position: whole(take.fixed64()?, take.fixed64()?),
+                at: Timestamp::from_millis(take.fixed64()?),
             },
             commit: CommitNumber::from_number(take.fixed64()?),
             time: Timestamp::from_millis(take.fixed64()?),

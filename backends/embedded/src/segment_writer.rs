@@ -96,7 +96,7 @@ impl SegmentWriter {
         }
         self.run.meta.number(stored.at.as_millis() - self.run.base);
         self.run.meta.number(stored.payload.len() as u64);
-        let origin = Origin { log, position };
+        let origin = Origin { log, position, at: stored.at };
         if self.payloads.contains_key(&origin) {
             self.run.wanted.push((origin, self.run.payload.len(), stored.payload.len()));
         }

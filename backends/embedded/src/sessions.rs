@@ -29,6 +29,11 @@ const RESTORE_SOURCE: u8 = 9;
 const RESTORE_SESSION: u8 = 10;
 const EXPECT_NOBODY: u8 = 11;
 
+/// How a subscription stands.
+const ACTIVE: u8 = 0;
+const ENDED: u8 = 1;
+const ENDED_BY: u8 = 2;
+
 impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
     fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
         std::future::ready(Ok(self.look(|tables, _| tables.part().source(log).cloned()))).boxed()
@@ -50,13 +55,14 @@ impl StoredTables for Table {
                 out.byte(STREAMS);
                 tidings_streams::Table::encode(change, out);
             }
-            Change::Subscribe { session, session_is, source, id, at, since, envelope } => {
+            Change::Subscribe { session, session_is, source, id, at, since, envelope, unreadable } => {
                 put_logs(out, SUBSCRIBE, &[*session, *source]);
                 out.byte(u8::from(*session_is == Is::New));
                 out.text(id.as_str());
                 out.number(at.as_millis());
                 out.position(*since);
                 put_option(out, *envelope, |out, envelope| out.byte(u8::from(envelope)));
+                put_option(out, *unreadable, |out, unreadable| out.number(unreadable.as_millis()));
             }
             Change::Unsubscribe { session, source } => put_logs(out, UNSUBSCRIBE, &[*session, *source]),
             Change::Expect { source, expected: Expected::Inline { version } } => {
@@ -76,10 +82,11 @@ impl StoredTables for Table {
                 out.number(*version);
                 out.position(*at);
             }
-            Change::Advance { source, was, now } => {
+            Change::Advance { source, was, now, version } => {
                 put_logs(out, ADVANCE, &[*source]);
                 put_cursor(out, was);
                 put_cursor(out, now);
+                out.number(*version);
             }
             Change::RestoreSource { source, id, progress } => {
                 put_logs(out, RESTORE_SOURCE, &[*source]);
@@ -109,6 +116,7 @@ impl StoredTables for Table {
                 at: take.time()?,
                 since: take.position()?,
                 envelope: take_option(&mut take, |take| Ok(take.byte()? != 0))?,
+                unreadable: take_option(&mut take, Take::time)?,
             },
             UNSUBSCRIBE => Change::Unsubscribe { session: log, source: take.log()? },
             EXPECT_INLINE => {
@@ -118,9 +126,12 @@ impl StoredTables for Table {
             EXPECT_NOBODY => Change::Expect { source: log, expected: Expected::Nobody },
             FOLLOW => Change::Follow { source: log, after: take.position()? },
             REST => Change::Rest { source: log, version: take.number()?, at: take.position()? },
-            ADVANCE => {
-                Change::Advance { source: log, was: take_cursor(&mut take)?, now: take_cursor(&mut take)? }
-            }
+            ADVANCE => Change::Advance {
+                source: log,
+                was: take_cursor(&mut take)?,
+                now: take_cursor(&mut take)?,
+                version: take.number()?,
+            },
             RESTORE_SOURCE => Change::RestoreSource {
                 source: log,
                 id: take_id(&mut take)?,
@@ -244,7 +255,14 @@ fn put_subscription(out: &mut Vec<u8>, subscription: &Subscription) {
     out.log(*source);
     out.text(id.as_str());
     out.number(at.as_millis());
-    out.byte(u8::from(*state == Hearing::Ended));
+    match state {
+        Hearing::Active => out.byte(ACTIVE),
+        Hearing::Ended { by: None } => out.byte(ENDED),
+        Hearing::Ended { by: Some(by) } => {
+            out.byte(ENDED_BY);
+            out.number(by.as_millis());
+        }
+    }
     out.number(envelopes.len() as u64);
     for (after, envelope) in envelopes {
         out.position(*after);
@@ -259,7 +277,12 @@ fn take_subscription(take: &mut Take) -> Result<Subscription, Garbled> {
         source: take.log()?,
         id: take_id(take)?,
         at: take.time()?,
-        state: if take.byte()? == 0 { Hearing::Active } else { Hearing::Ended },
+        state: match take.byte()? {
+            ACTIVE => Hearing::Active,
+            ENDED => Hearing::Ended { by: None },
+            ENDED_BY => Hearing::Ended { by: Some(take.time()?) },
+            _ => return Err(Garbled),
+        },
         envelopes: (0..take.count()?).map(|_| one(take)).collect::<Result<_, _>>()?,
     })
 }
@@ -283,6 +306,7 @@ mod tests {
             at: Timestamp::from_millis(session * 1000 + source),
             since: Position::new(since.into()),
             envelope,
+            unreadable: None,
         }
     }
 
@@ -309,7 +333,7 @@ mod tests {
                 subscribe(11, 1, Is::New, 5, None),
                 subscribe(10, 2, Is::There, 0, None),
                 subscribe(10, 1, Is::There, 9, Some(false)),
-                Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part },
+                Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part, version: 2 },
                 subscribe(12, 1, Is::New, 8, None),
                 Change::Rest { source: log(2), version: 3, at: at(0) },
                 Change::Expect { source: log(2), expected: Expected::Inline { version: 3 } },
@@ -317,6 +341,9 @@ mod tests {
                 Change::Expect { source: log(9), expected: Expected::Nobody },
                 subscribe(13, 3, Is::New, 0, Some(true)),
                 Change::Unsubscribe { session: log(13), source: log(3) },
+                subscribe(15, 3, Is::New, 0, Some(true)),
+                Change::Unsubscribe { session: log(15), source: log(3) },
+                subscribe(15, 2, Is::There, 0, None),
                 subscribe(14, 2, Is::New, 4, None),
                 Change::Follow { source: log(2), after: at(30) },
             ],
@@ -333,7 +360,7 @@ mod tests {
             assert_eq!(row(&table), row(&again), "{source}");
         }
         assert!(table.source(log(3)).is_none(), "nobody hears it any more");
-        for session in [10, 11, 12, 13, 14].map(log) {
+        for session in [10, 11, 12, 13, 14, 15].map(log) {
             assert_eq!(table.session(session), again.session(session), "{session}");
         }
         for table in [&table, &again] {

@@ -29,7 +29,7 @@ pub const FOLDER: &str = "wal";
 pub const FIRST_FRAME: u64 = 2 * ALIGNMENT as u64;
 
 const MAGIC: &[u8; 8] = b"tidingsW";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// How much of a file is read or filled at a time.
 const WINDOW: usize = 1 << 20;
 

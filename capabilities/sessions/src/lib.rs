@@ -11,6 +11,7 @@
 //! is the follower's. A session, its stream and its subscriptions end in one commit.
 //! Not here: headers, status codes, envelopes as they are written (`api`); records and their order (`engine::log`).
 
+mod behind;
 pub mod breaker;
 mod error;
 mod events;
@@ -23,6 +24,7 @@ pub mod table;
 mod targets;
 
 pub use error::SessionError;
+pub use follow::Undelivered;
 pub use life::{CleanedUp, Described};
 pub use publish::{Fanout, Mode, Published};
 pub use sessions::{Options, Sessions};

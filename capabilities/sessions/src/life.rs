@@ -68,7 +68,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends sessions whose time is over, each with its stream and its subscriptions in one commit.
+    /// Ends sessions whose time is over, each with its stream and its subscriptions in one commit. One that cannot be ended
+    /// does not keep the others; the error is that of the last.
     pub async fn clean_up(&self) -> Result<CleanedUp, SessionError> {
         let began = self.clock.elapsed();
         self.streams.keep_heard().await;
@@ -91,17 +92,29 @@ impl Sessions {
                 let ended = self.streams.end_expired(&key, &stream).await?;
                 Ok::<_, SessionError>((ended, subscriptions))
             };
+            let (mut failed, mut others) = (None, false);
             let mut ending = stream::iter(expired).map(end).buffer_unordered(ENDED_AT_A_TIME);
             while let Some(ended) = ending.next().await {
-                let (ended, subscriptions) = ended.inspect_err(|_| self.events.cleaned.failed.count())?;
-                if ended == Ended::Now {
-                    cleaned.expired += 1;
-                    cleaned.subscriptions += subscriptions;
-                    self.events.session_expire.took(Duration::ZERO);
-                    self.events.cleaned.expired.count();
-                    self.events.cleaned.streams.count();
-                    self.events.cleaned.subscriptions.add(subscriptions as u64);
+                match ended {
+                    Ok((Ended::Now, subscriptions)) => {
+                        cleaned.expired += 1;
+                        cleaned.subscriptions += subscriptions;
+                        self.events.session_expire.took(Duration::ZERO);
+                        self.events.cleaned.expired.count();
+                        self.events.cleaned.streams.count();
+                        self.events.cleaned.subscriptions.add(subscriptions as u64);
+                        others = true;
+                    }
+                    Ok((Ended::NotByThis, _)) => others = true,
+                    Err(error) => {
+                        self.events.cleaned.failed.count();
+                        failed = Some(error);
+                    }
                 }
+            }
+            // Those that failed are found again, before others whose time was over later.
+            if let Some(error) = failed.filter(|_| !others) {
+                return Err(error);
             }
         }
     }

@@ -6,6 +6,8 @@
 //! lies behind its cursor, which is the durable hand-over. Which of both holds is in the source's row, and each commit says
 //! what it rests on ([`Change::Expect`], or a change from one to the other together with the tail).
 
+use std::sync::Arc;
+
 use tidings_engine::log::{Commit, CommitError, Committed, Of, Operation, Outcome, Refer, Refusal};
 use tidings_model::{LogId, Position};
 use tidings_streams::table::Declined as StreamDeclined;
@@ -134,7 +136,7 @@ impl Sessions {
                 None => self.append_alone(&found, prepared).await,
                 Some(source) => {
                     let hurry = if attempt < INLINE_ATTEMPTS { Hurry::No } else { Hurry::Yes };
-                    self.append_to(&found, &source, prepared, request.conditions.tail, hurry).await
+                    self.append_to(&found, source, prepared, request.conditions.tail, hurry).await
                 }
             };
             match outcome {
@@ -177,13 +179,13 @@ impl Sessions {
     async fn append_to(
         &self,
         found: &Found,
-        source: &Source,
+        source: Arc<Source>,
         prepared: Prepared,
         expected_tail: Option<Position>,
         hurry: Hurry,
     ) -> Result<Option<Published>, SessionError> {
         let (log, count) = (found.stream.log, source.targets.len());
-        let attempt = self.plan(log, source, expected_tail.unwrap_or(found.status.tail), hurry);
+        let attempt = self.plan(log, &source, expected_tail.unwrap_or(found.status.tail), hurry);
         let mut commit = with_own(prepared.commit.clone());
         attempt.step.put(&mut commit, log, found.status.tail);
         if attempt.mode == Mode::Inline {
@@ -191,6 +193,8 @@ impl Sessions {
                 commit = commit.with(Refer { of: Of::Append(0), into: piece.clone() });
             }
         }
+        // Whoever changes it meanwhile need not make a copy.
+        drop(source);
         let began = self.clock.elapsed();
         let committed = self.store.commit(commit).await;
         let took = self.clock.elapsed().saturating_sub(began);

@@ -7,9 +7,9 @@ use tidings_model::{LogId, limits};
 use tidings_streams::Streams;
 
 use crate::Store;
+use crate::behind::Behind;
 use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
-use crate::follow::Behind;
 
 /// The sessions of a server. Clones are the same sessions.
 #[derive(Clone)]
@@ -28,12 +28,15 @@ pub struct Sessions {
 pub struct Options {
     /// How long a session lives that nobody uses.
     pub ttl: Duration,
-    /// Sessions that a publish delivers to in one unit of acknowledgement. Not a border of a commit.
+    /// Sessions in one unit when a publish delivers by itself. All that it delivers is one commit, which holds whole or not
+    /// at all, so that there is nothing to divide: it is known, and changes nothing.
     pub fanout_batch_size: usize,
     /// With more subscribers than this a publish leaves the delivery to the follower.
     pub fanout_queue_threshold: usize,
     /// Sessions that the follower delivers to in one unit of acknowledgement and retry. A commit has whole units.
     pub fanout_queue_batch_size: usize,
+    /// Sessions that the follower delivers to in one commit at most. Only tests have a reason for fewer than can be.
+    pub targets_per_commit: usize,
     /// Without the follower: with more subscribers than this there is no delivery.
     pub max_inline_fanout: usize,
     /// A delivery during a publish that takes longer counts as failed.
@@ -57,6 +60,7 @@ impl Default for Options {
             fanout_batch_size: 50,
             fanout_queue_threshold: 200,
             fanout_queue_batch_size: 50,
+            targets_per_commit: limits::TARGETS_PER_COMMIT,
             max_inline_fanout: 1000,
             fanout_timeout: Duration::from_millis(10_000),
             breaker: BreakerOptions { failures: 5, recovery: Duration::from_millis(60_000) },

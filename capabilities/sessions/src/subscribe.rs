@@ -71,11 +71,15 @@ impl Sessions {
         let now = self.clock.now();
         let mut commit = Commit::new()
             .changing(Change::Streams(StreamChange::Expect { key: source_key, log: source.stream.log }));
+        let mut unreadable = None;
         let (session, session_is, expiry) = match self.streams.occupant(&session_key).await? {
             Some(found) => {
                 fits(&found, &source)?;
                 let renewal = self.streams.touch(&session_key, &found.stream);
                 commit.changes.extend(renewal.map(Change::Streams));
+                // A fork may keep for longer what it took over.
+                let keep = found.stream.retention().age.filter(|_| found.stream.forks == 0);
+                unreadable = keep.map(|keep| now - keep);
                 (found.stream.log, Is::There, found.stream.expiry)
             }
             None => {
@@ -94,6 +98,7 @@ impl Sessions {
             at: now,
             since: source.status.tail,
             envelope: request.envelope,
+            unreadable,
         });
         match self.store.commit(commit).await {
             Ok(_) => {

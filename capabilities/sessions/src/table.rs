@@ -61,8 +61,33 @@ impl Session {
         if self.subscriptions[at].envelopes.is_empty() {
             self.subscriptions.remove(at);
         } else {
-            self.subscriptions[at].state = Hearing::Ended;
+            self.subscriptions[at].state = Hearing::Ended { by: None };
+            self.forget_beyond(limits::LEFT_PER_SESSION);
         }
+    }
+
+    /// Forgets those that it left first, until so many are known.
+    fn forget_beyond(&mut self, most: usize) {
+        let left = |row: &Subscription| match row.state {
+            Hearing::Active => None,
+            // When one ended that nobody has looked at since is not known, but it was later.
+            Hearing::Ended { by } => Some((by.is_none(), by, row.at, row.source)),
+        };
+        while self.subscriptions.iter().filter_map(left).count() > most {
+            let first = self.subscriptions.iter().filter_map(left).min();
+            self.subscriptions.retain(|row| left(row) != first);
+        }
+    }
+
+    /// Forgets those whose records cannot be read any more, and notes that the others had ended by now.
+    fn tidy(&mut self, now: Timestamp, unreadable: Option<Timestamp>) {
+        self.subscriptions.retain_mut(|row| match &mut row.state {
+            Hearing::Active => true,
+            Hearing::Ended { by } => {
+                let by = *by.get_or_insert(now);
+                unreadable.is_none_or(|unreadable| by > unreadable)
+            }
+        });
     }
 }
 
@@ -87,7 +112,10 @@ pub enum Hearing {
     /// It does.
     Active,
     /// It did, and what it heard is to be shown as it was.
-    Ended,
+    Ended {
+        /// It had ended by this moment, if somebody has looked since.
+        by: Option<Timestamp>,
+    },
 }
 
 impl Subscription {
@@ -125,6 +153,8 @@ pub struct Source {
     pub id: StreamId,
     /// Another number whenever its subscribers are others.
     pub version: u64,
+    /// The version of the last subscriber that hears what the follower has not delivered yet.
+    joined: u64,
     /// The logs of its subscribers.
     pub targets: Targets,
     /// How its records reach them.
@@ -195,6 +225,8 @@ pub enum Change {
         since: Position,
         /// Whether records are shown in an envelope; none leaves that as it is.
         envelope: Option<bool>,
+        /// What the session got at this moment or before cannot be read any more; none when that is not known.
+        unreadable: Option<Timestamp>,
     },
     /// A session does not hear a source any more. Changes nothing if it did not.
     Unsubscribe {
@@ -234,6 +266,8 @@ pub enum Change {
         was: Cursor,
         /// It is here.
         now: Cursor,
+        /// Its subscribers as they were. Others may have come since, if they do not have to hear what was delivered.
+        version: u64,
     },
     /// A source as it was written down, without its subscribers.
     RestoreSource {
@@ -425,7 +459,7 @@ impl Table {
         let row = self.sources.entry(source).or_insert_with(|| {
             following.insert(source);
             let progress = Progress::following(since);
-            Arc::new(Source { id, version: 0, targets: Targets::default(), progress })
+            Arc::new(Source { id, version: 0, joined: 0, targets: Targets::default(), progress })
         });
         Arc::make_mut(row)
     }
@@ -436,10 +470,12 @@ impl Table {
         let row = self.source_row(source, id, since);
         if row.targets.insert(session) {
             row.version = version;
-            if let Progress::Following { cursor, late } = &mut row.progress
-                && since > cursor.done
-            {
-                late.insert(session, since);
+            match &mut row.progress {
+                Progress::Following { cursor, late } if since > cursor.done => {
+                    late.insert(session, since);
+                }
+                Progress::Following { .. } => row.joined = version,
+                Progress::Inline => {}
             }
         }
         // One text for all who hear it.
@@ -454,10 +490,11 @@ impl Table {
         if known.is_some() != (is == Is::There) || self.sources.contains_key(&session) {
             return Err(Declined::Moved);
         }
-        let knows_source = known.is_some_and(|known| known.find(source).is_ok());
-        if !knows_source
-            && known.is_some_and(|known| known.subscriptions.len() >= limits::SOURCES_PER_SESSION)
-        {
+        let is_full = |known: &Arc<Session>| {
+            known.subscriptions().count() >= limits::SOURCES_PER_SESSION
+                && known.subscriptions().all(|subscription| subscription.source != source)
+        };
+        if known.is_some_and(is_full) {
             return Err(Declined::TooManySources);
         }
         let full = |row: &Arc<Source>| {
@@ -523,23 +560,31 @@ impl Tables for Table {
                     *cursor == Cursor::at_rest(*at) && row.version == *version
                 }
             }),
-            Change::Advance { source, was, .. } => self.judge_source(*source, |row| match &row.progress {
-                Progress::Inline => false,
-                Progress::Following { cursor, .. } => cursor == was,
-            }),
+            Change::Advance { source, was, now, version } => {
+                self.judge_source(*source, |row| match &row.progress {
+                    Progress::Inline => false,
+                    Progress::Following { cursor, late } => {
+                        // A stretch that has begun was there before anybody who has come since.
+                        let misses_nobody = !was.is_at_rest()
+                            || (row.joined <= *version && late.values().all(|since| *since >= now.through));
+                        cursor == was && now.through >= was.through && misses_nobody
+                    }
+                })
+            }
         }
     }
 
     fn apply(&mut self, change: Change) {
         match change {
             Change::Streams(_) | Change::Expect { .. } => {}
-            Change::Subscribe { session, source, id, at, since, envelope, .. } => {
+            Change::Subscribe { session, source, id, at, since, envelope, unreadable, .. } => {
                 let id = self.enter(session, source, id, since);
                 let row = Arc::make_mut(self.sessions.entry(session).or_default());
+                row.tidy(at, unreadable);
                 let place = match row.find(source) {
                     Ok(place) => place,
                     Err(place) => {
-                        let state = Hearing::Ended;
+                        let state = Hearing::Ended { by: None };
                         let fresh = Subscription { source, id: id.clone(), at, state, envelopes: Vec::new() };
                         row.subscriptions.insert(place, fresh);
                         place
@@ -548,7 +593,7 @@ impl Tables for Table {
                 let subscription = &mut row.subscriptions[place];
                 let envelope = match subscription.state {
                     Hearing::Active => envelope,
-                    Hearing::Ended => {
+                    Hearing::Ended { .. } => {
                         subscription.at = at;
                         Some(envelope.unwrap_or(false))
                     }
@@ -588,5 +633,74 @@ impl<T: Carries<Table>> Store for Memory<T> {
 
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
         std::future::ready(Ok(self.look(|tables, status| tables.part().behind(status)))).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: LogId = LogId::new(1);
+
+    /// The session hears a source in envelopes, from this second on.
+    fn hear(table: &mut Table, source: u64, second: u64, unreadable: Option<u64>) -> Result<(), Declined> {
+        let time = |second: u64| Timestamp::from_millis(second * 1000);
+        let change = Change::Subscribe {
+            session: SESSION,
+            session_is: if table.session(SESSION).is_some() { Is::There } else { Is::New },
+            source: LogId::new(source),
+            id: StreamId::parse(&format!("s{source}")).expect("a valid id"),
+            at: time(second),
+            since: Position::ZERO,
+            envelope: Some(true),
+            unreadable: unreadable.map(time),
+        };
+        table.judge(&change)?;
+        table.apply(change);
+        Ok(())
+    }
+
+    fn leave(table: &mut Table, source: u64) {
+        table.apply(Change::Unsubscribe { session: SESSION, source: LogId::new(source) });
+    }
+
+    fn knows(table: &Table, source: u64) -> bool {
+        table.session(SESSION).is_some_and(|session| session.of(LogId::new(source)).is_some())
+    }
+
+    #[test]
+    fn what_a_session_has_left_is_known_until_nobody_can_read_it() {
+        let mut table = Table::default();
+        for source in [10, 11] {
+            hear(&mut table, source, 100, None).expect("there is room");
+        }
+        leave(&mut table, 10);
+        hear(&mut table, 12, 200, Some(150)).expect("there is room");
+        assert!(knows(&table, 10), "it may have got something until second 200");
+        hear(&mut table, 12, 300, Some(199)).expect("it hears it");
+        assert!(knows(&table, 10));
+        hear(&mut table, 12, 301, Some(200)).expect("it hears it");
+        assert!(!knows(&table, 10));
+        assert!(knows(&table, 11), "it still hears that");
+    }
+
+    #[test]
+    fn what_a_session_has_left_takes_no_room_from_what_it_hears() {
+        let mut table = Table::default();
+        let most = limits::SOURCES_PER_SESSION as u64;
+        let others = 10_000..10_000 + most;
+        for source in others.clone() {
+            hear(&mut table, source, source, None).expect("there is room");
+        }
+        assert_eq!(hear(&mut table, 1000, 20_000, None), Err(Declined::TooManySources));
+        assert_eq!(hear(&mut table, 10_000, 20_000, None), Ok(()), "it hears that already");
+        for source in others.clone() {
+            leave(&mut table, source);
+        }
+        hear(&mut table, 1000, 20_000, None).expect("there is room");
+        assert!(others.clone().all(|source| knows(&table, source)));
+        leave(&mut table, 1000);
+        assert!(!knows(&table, 10_000), "the first that it left");
+        assert!(others.skip(1).all(|source| knows(&table, source)) && knows(&table, 1000));
     }
 }

@@ -27,6 +27,6 @@ pub use delete::{Cleared, Ended, Swept};
 pub use error::StreamError;
 pub use list::{ListRequest, Listing};
 pub use read::{Chunk, From, Shape, Wish};
-pub use retention::{Floor, Retained, Retention};
+pub use retention::{Floor, Hold, Retained, Retention};
 pub use streams::{Options, Streams};
 pub use table::{Change, Expiry, Fork, Found, Life, Owner, Segment, Store, Stream, StreamKey, Table};

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
 use tidings_engine::log::{Commit, CommitError, Operation, Record, Span, StoreError, Weight};
-use tidings_model::{Position, Timestamp, limits};
+use tidings_model::{LogId, Position, Timestamp, limits};
 
 use crate::table::{Below, Change};
 use crate::{Found, Prepared, Stream, StreamError, StreamKey, Streams};
@@ -43,6 +44,13 @@ pub struct Floor {
     pub position: Position,
     /// How much that was since the stream began.
     pub gone: Weight,
+}
+
+/// Whoever still needs records that a stream does not keep any more. Readers do not see them, but they stay in the log.
+pub trait Hold: Send + Sync + 'static {
+    /// Records of a log after this position are needed; none when none are. It only ever moves up, and whoever begins to
+    /// need something needs what comes after the tail.
+    fn after(&self, log: LogId) -> BoxFuture<'_, Result<Option<Position>, StoreError>>;
 }
 
 /// How often a look that met a trim looks again.
@@ -146,13 +154,13 @@ impl Streams {
         if !retained.limits.is_worth(retained.excess(found.status.total + prepared.weight())) {
             return None;
         }
-        match self.search(key, found).await {
-            Ok(floor) if floor.position > found.stream.floor().position => {
-                Some(trimming(prepared.commit.clone(), key, &found.stream, floor))
-            }
-            // Nothing to let go of, or nothing that can be known: the append itself will tell.
-            _ => None,
+        // Nothing to let go of, or nothing that can be known: the append itself will tell.
+        let floor = self.search(key, found).await.ok()?;
+        if floor.position <= found.stream.floor().position {
+            return None;
         }
+        let free = self.free(&found.stream, floor).await.ok()?;
+        Some(trimming(prepared.commit.clone(), key, &found.stream, floor, free))
     }
 
     /// Lets go of what lies beyond the limits in some of the streams that have any; the next call goes on behind them.
@@ -183,18 +191,32 @@ impl Streams {
             // It has ended, or is being changed: the next sweep sees.
             Err(_) => return Ok(false),
         };
-        let held = found.stream.forks > 0;
-        let trimmed = if held { found.stream.floor().position } else { found.status.floor };
-        if floor.position <= trimmed {
+        let free = self.free(&found.stream, floor).await?;
+        let is_trimmed = free.is_none_or(|free| free <= found.status.floor);
+        if floor.position <= found.stream.floor().position && is_trimmed {
             return Ok(false);
         }
         self.trim(key, &found.stream, floor).await.map(|()| true)
     }
 
-    /// Writes a floor down and lets go of what lies below, unless forks hold it. If somebody changes the stream
+    /// Up to where the log may let go of what lies below a floor; none when forks hold all of it. To be asked when the
+    /// floor is known: then nobody can come meanwhile and need something below it.
+    async fn free(&self, stream: &Stream, floor: Floor) -> Result<Option<Position>, StreamError> {
+        if stream.forks > 0 {
+            return Ok(None);
+        }
+        let held = match &self.hold {
+            Some(hold) => hold.after(stream.log).await?,
+            None => None,
+        };
+        Ok(Some(held.map_or(floor.position, |held| held.min(floor.position))))
+    }
+
+    /// Writes a floor down and lets go of what lies below, unless somebody holds it. If somebody changes the stream
     /// at the same time, or there is no space, another time will do.
     async fn trim(&self, key: &StreamKey, stream: &Stream, floor: Floor) -> Result<(), StreamError> {
-        match self.store.commit(trimming(Commit::new(), key, stream, floor)).await {
+        let free = self.free(stream, floor).await?;
+        match self.store.commit(trimming(Commit::new(), key, stream, floor, free)).await {
             Ok(_) | Err(CommitError::Declined(_) | CommitError::Refused(_)) => Ok(()),
             Err(CommitError::Store(StoreError::NoSpace)) => Ok(()),
             Err(CommitError::Store(error)) => Err(error.into()),
@@ -288,12 +310,21 @@ impl Streams {
     }
 }
 
-fn trimming(commit: Commit<Change>, key: &StreamKey, stream: &Stream, floor: Floor) -> Commit<Change> {
+/// Adds that a stream's floor is raised, and that its log lets go of what is [free](Streams::free).
+fn trimming(
+    commit: Commit<Change>,
+    key: &StreamKey,
+    stream: &Stream,
+    floor: Floor,
+    free: Option<Position>,
+) -> Commit<Change> {
     let change = |below| Change::Trim { key: key.clone(), log: stream.log, floor, below };
-    if stream.forks > 0 {
-        return commit.changing(change(Below::Held));
+    match free {
+        None => commit.changing(change(Below::Held)),
+        Some(free) => {
+            commit.with(Operation::Trim { log: stream.log, floor: free }).changing(change(Below::Gone))
+        }
     }
-    commit.with(Operation::Trim { log: stream.log, floor: floor.position }).changing(change(Below::Gone))
 }
 
 /// Where the sweep of streams with limits goes on.

@@ -8,7 +8,7 @@ use tidings_model::{Timestamp, limits};
 
 use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
-use crate::{Shape, Stream, StreamError};
+use crate::{Hold, Shape, Stream, StreamError};
 
 /// The streams of a server. Clones are the same streams.
 #[derive(Clone)]
@@ -20,6 +20,7 @@ pub struct Streams {
     pub(crate) options: Options,
     pub(crate) swept_through: SweptThrough,
     pub(crate) shape: Option<Arc<dyn Shape>>,
+    pub(crate) hold: Option<Arc<dyn Hold>>,
 }
 
 /// What an operator may set.
@@ -66,13 +67,20 @@ impl Streams {
             own_bytes: limits::OWN_READ_BYTES.min(options.read_chunk_bytes),
         };
         let channels = Channels::new(bus.clone(), limits);
-        Self { store, bus, channels, clock, options, swept_through: SweptThrough::default(), shape: None }
+        let swept_through = SweptThrough::default();
+        Self { store, bus, channels, clock, options, swept_through, shape: None, hold: None }
     }
 
     /// The same streams, in which what refers to records of others is shown in a shape of its own.
     #[must_use]
     pub fn shaped(self, shape: Arc<dyn Shape>) -> Self {
         Self { shape: Some(shape), ..self }
+    }
+
+    /// The same streams, whose logs keep what somebody still needs when the streams do not.
+    #[must_use]
+    pub fn held(self, hold: Arc<dyn Hold>) -> Self {
+        Self { hold: Some(hold), ..self }
     }
 
     /// Who listens to what.

@@ -231,7 +231,7 @@ pub enum Change {
 /// What becomes of records below a stream's floor. Judged with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
-    /// The same commit trims the log: there must be no forks.
+    /// The same commit trims the log, as far as nobody else needs it: there must be no forks.
     Gone,
     /// Forks hold them; the log is left as it is.
     Held,

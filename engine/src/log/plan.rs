@@ -258,7 +258,7 @@ impl<V: View> Judging<'_, V> {
         let (commit, at) = (self.number, self.now);
         let reference = |log: LogId, position: Position, source: Stored| {
             // A reference to a reference leads to the record itself.
-            let origin = Some(source.origin.unwrap_or(Origin { log, position }));
+            let origin = Some(source.origin.unwrap_or(Origin { log, position, at: source.at }));
             Arc::new(Stored { commit, at, origin, ..source })
         };
         match of {

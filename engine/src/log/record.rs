@@ -29,6 +29,8 @@ pub struct Origin {
     pub log: LogId,
     /// Its position there.
     pub position: Position,
+    /// When it was put there.
+    pub at: Timestamp,
 }
 
 /// Where a record stands in the append that made it.

@@ -257,6 +257,7 @@ fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
         queue: false,
         require_uuid: true,
         keep: Duration::from_secs(36_000),
+        ..tidings_sessions::Options::default()
     };
     assert_eq!(set, expected);
     let unknown = read("[sessions]\nttl = 5\n").expect_err("there is no such key");

@@ -17,8 +17,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         let page =
             check(seed, &std::fs::read_to_string(Path::new(pages).join(format!("{seed}.md")))?, &passed);
         println!(
-            "coverage {seed}: {} shown, {} open, {} not applicable",
-            page.shown, page.open, page.not_applicable
+            "coverage {seed}: {} shown, {} measured, {} open, {} not applicable",
+            page.shown, page.measured, page.open, page.not_applicable
         );
         for fault in &page.faults {
             println!("  {fault}");

@@ -155,7 +155,7 @@ async fn an_unknown_format_version_is_told() {
     // The version stands behind eight letters and is not under the checksum.
     disk.rot("MANIFEST", 8);
     let error = open(&disk, small()).err().expect("refused");
-    assert!(matches!(&error, OpenError::Version { name, expected: 2, .. } if name == "MANIFEST"), "{error}");
+    assert!(matches!(&error, OpenError::Version { name, expected: 3, .. } if name == "MANIFEST"), "{error}");
 }
 
 #[tokio::test]

@@ -115,3 +115,25 @@ async fn live_readers_and_what_the_follower_delivers_have_envelopes_too() {
     assert_eq!(heard[0]["payload"], json!({ "id": 7 }));
     assert_eq!(messages(&server, "alice").await, heard.as_array().expect("a list").clone());
 }
+
+#[tokio::test]
+async fn a_session_hears_so_many_streams_at_a_time_and_any_number_one_after_the_other() {
+    let server = Harness::start().await;
+    let most = tidings_model::limits::SOURCES_PER_SESSION;
+    for n in 0..=most {
+        create(&server, &format!("s{n}"), "application/json").await;
+    }
+    for n in 0..most {
+        subscribe_enveloped(&server, "alice", &format!("s{n}"), true).await;
+    }
+    publish_json(&server, "s0", "1").await;
+    let one_more = format!("s{most}");
+    assert_eq!(refused(subscribing(&server, "alice", &one_more), 429).await, "too_many_subscriptions");
+    for n in 0..most {
+        assert_eq!(answer(unsubscribing(&server, "alice", &format!("s{n}"))).await.status(), 204);
+    }
+    subscribe_enveloped(&server, "alice", &one_more, true).await;
+    publish_json(&server, &one_more, "2").await;
+    let streams: Vec<_> = messages(&server, "alice").await.iter().map(|one| one["stream"].clone()).collect();
+    assert_eq!(streams, [json!("s0"), json!(one_more)]);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidings_engine::Clock;
 use tidings_sessions::Options;
 use tidings_testing::sse::Events;
-use tidings_testing::until;
+use tidings_testing::{SLEEPERS, until};
 
 use super::*;
 
@@ -176,6 +176,26 @@ async fn a_connected_reader_keeps_its_session_alive() {
         advance_through_clean_up(&server, TTL).await;
         assert_eq!(status(&server, "/v1/app/session/alice").await, 404, "{live}");
     }
+}
+
+#[tokio::test]
+async fn a_connected_websocket_keeps_its_session_alive() {
+    let ttl = Duration::from_secs(10);
+    let server = server_with(Options { ttl, ..Options::default() }).await;
+    alice_hears_news(&server).await;
+    let url = server.url("/v1/app/stream/alice?offset=-1&live=websocket").replace("http://", "ws://");
+    let (client, _) = tokio_tungstenite::connect_async(url).await.expect("a WebSocket");
+    until("the reader listens", || server.server().channels().len() == 1).await;
+    // Second by second: who has been silent for too long when the server asks is cut off.
+    for _ in 0..3 * ttl.as_secs() {
+        until("the server asks", || server.clock.sleepers() == SLEEPERS).await;
+        server.clock.advance(Duration::from_secs(1));
+        assert_eq!(status(&server, "/v1/app/session/alice").await, 200);
+    }
+    drop(client);
+    until("the reader has gone", || server.server().channels().is_empty()).await;
+    server.clock.advance(2 * ttl);
+    assert_eq!(status(&server, "/v1/app/session/alice").await, 404);
 }
 
 #[expect(dead_code, reason = "they are only held")]

@@ -5,6 +5,7 @@ mod envelope;
 mod fanout;
 mod hearing;
 mod life;
+mod power;
 mod registry;
 mod store;
 mod survival;

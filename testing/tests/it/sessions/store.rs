@@ -1,11 +1,12 @@
 //! What only somebody who holds the store can bring about: sessions that are missing, slow disks, work done twice.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tidings_api::Envelopes;
 use tidings_engine::log::{
     Commit, CommitError, Commits, Committed, Conditions, Logs, Memory, Of, Operation, Page, ReadError, Refer,
     Span, Status, StoreError, Then,
@@ -17,9 +18,12 @@ use tidings_sessions::follow::Left;
 use tidings_sessions::table::{Cursor, Progress};
 use tidings_sessions::{
     Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
-    Table as SessionTable,
+    Table as SessionTable, Undelivered,
 };
-use tidings_streams::{AppendRequest, Body, ContentType, CreateRequest, Retention, StreamKey, Streams};
+use tidings_streams::{
+    AppendRequest, Body, ContentType, CreateRequest, Found, From, Owner, Retention, StreamKey, Streams,
+    Table as StreamTable,
+};
 use tidings_testing::until;
 
 use super::*;
@@ -47,25 +51,36 @@ fn key(text: &str) -> StreamKey {
 impl Bench {
     /// A source `news` with so many subscribers, `s0` and so on.
     async fn with(options: Options, subscribers: usize) -> Self {
+        Self::keeping(Retention::default(), options, subscribers).await
+    }
+
+    /// The same with a source that does not keep everything.
+    async fn keeping(retention: Retention, options: Options, subscribers: usize) -> Self {
         let (bus, clock) = (Bus::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let store = Memory::<Ledger>::new(bus.clone(), shared.clone());
-        let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default());
+        let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
+            .shaped(Arc::new(Envelopes::new(Arc::new(store.clone()))))
+            .held(Arc::new(Undelivered::new(Arc::new(store.clone()))));
         let sessions = Sessions::new(streams.clone(), Arc::new(store.clone()), options, &Metrics::new());
         let bench = Self { store, streams, sessions, clock };
-        let source = CreateRequest {
-            content_type: ContentType::parse("text/plain"),
-            retention: Retention::default(),
+        bench.create("news", "text/plain", retention).await;
+        for n in 0..subscribers {
+            bench.subscribe(&format!("s{n}")).await;
+        }
+        bench
+    }
+
+    async fn create(&self, source: &str, content_type: &str, retention: Retention) {
+        let source_is = CreateRequest {
+            content_type: ContentType::parse(content_type),
+            retention,
             expiry: None,
             body: Bytes::new(),
             then: Then::StayOpen,
             fork: None,
         };
-        bench.streams.create(&key("news"), &source).await.expect("created");
-        for n in 0..subscribers {
-            bench.subscribe(&format!("s{n}")).await;
-        }
-        bench
+        self.streams.create(&key(source), &source_is).await.expect("created");
     }
 
     async fn subscribe(&self, session: &str) {
@@ -75,13 +90,17 @@ impl Bench {
     }
 
     async fn publish(&self, text: &str) -> Fanout {
-        let content = ContentType::parse("text/plain").expect("valid");
+        self.publish_to("news", "text/plain", text).await
+    }
+
+    async fn publish_to(&self, source: &str, content_type: &str, text: &str) -> Fanout {
+        let content = ContentType::parse(content_type).expect("valid");
         let request = AppendRequest {
             body: Body::Content(content, Bytes::copy_from_slice(text.as_bytes())),
             conditions: Conditions::default(),
             then: Then::StayOpen,
         };
-        self.sessions.publish(&key("news"), &request).await.expect("published").fanout
+        self.sessions.publish(&key(source), &request).await.expect("published").fanout
     }
 
     async fn log(&self, stream: &str) -> LogId {
@@ -114,8 +133,12 @@ impl Bench {
     }
 
     async fn follow(&self) {
-        let news = self.log("news").await;
-        while self.sessions.deliver(news).await.expect("delivered") == Left::More {}
+        self.follow_source("news").await;
+    }
+
+    async fn follow_source(&self, source: &str) {
+        let source = self.log(source).await;
+        while self.sessions.deliver(source).await.expect("delivered") == Left::More {}
     }
 }
 
@@ -198,6 +221,7 @@ async fn a_delivery_that_is_made_again_is_declined_whole() {
             source: news,
             was,
             now,
+            version: u64::MAX,
         })
     };
     Commits::<SessionTable>::commit(&bench.store, part()).await.expect("made");
@@ -233,6 +257,52 @@ async fn who_subscribes_while_the_follower_is_behind_hears_from_there_on() {
 }
 
 #[tokio::test]
+async fn an_envelope_tells_when_its_message_was_published_however_late_it_is_delivered() {
+    let bench = Bench::with(queued(), 0).await;
+    bench.create("orders", "application/json", Retention::default()).await;
+    let request = SubscribeRequest {
+        project: project(),
+        session: id("alice"),
+        source: id("orders"),
+        envelope: Some(true),
+    };
+    bench.sessions.subscribe(&request).await.expect("subscribed");
+    let published = bench.clock.now();
+    assert_eq!(bench.publish_to("orders", "application/json", "1").await.mode, Mode::Queued);
+    bench.clock.advance(Duration::from_secs(60));
+    bench.follow_source("orders").await;
+    let (_, read) = bench.streams.read(&key("alice"), From::Start).await.expect("readable");
+    let envelope: Value = serde_json::from_slice(&read.records[0].payload).expect("JSON");
+    assert_eq!(envelope["ts"], published.as_millis());
+}
+
+#[tokio::test]
+async fn what_is_left_to_deliver_stays_whatever_its_source_keeps() {
+    let retention = Retention { messages: Some(1), ..Retention::default() };
+    let bench = Bench::keeping(retention, queued(), 2).await;
+    let news = bench.log("news").await;
+    // So many that appends trim, too.
+    let messages: Vec<String> = (0..200).map(|n| format!("{n},")).collect();
+    for message in &messages {
+        bench.publish(message).await;
+    }
+    bench.streams.sweep().await.expect("swept");
+    let (_, kept) = bench.streams.read(&key("news"), From::Start).await.expect("readable");
+    assert_eq!(kept.records.len(), 1, "its readers see what it keeps");
+    assert!(bench.store.status(news).await.expect("there").floor.is_zero());
+    bench.subscribe("late").await;
+    bench.follow().await;
+    for session in ["s0", "s1"] {
+        assert_eq!(bench.content(session).await, messages.concat(), "{session}");
+    }
+    assert_eq!(bench.content("late").await, "");
+    assert_eq!(bench.streams.sweep().await.expect("swept").trimmed, 1, "nobody needs it any more");
+    let left = bench.store.read(news, Span::after(Position::ZERO)).await.expect("there");
+    assert_eq!(left.records.len(), 1);
+    assert_eq!(bench.streams.sweep().await.expect("swept").trimmed, 0);
+}
+
+#[tokio::test]
 async fn what_a_publish_writes_does_not_grow_with_its_size_times_its_subscribers() {
     let server = Harness::with(Setup { store: TestStore::Embedded, ..Setup::default() }).await;
     create(&server, "news", "text/plain").await;
@@ -252,6 +322,20 @@ async fn what_a_publish_writes_does_not_grow_with_its_size_times_its_subscribers
 struct Failing {
     store: Memory<Ledger>,
     fails: AtomicBool,
+    /// The only log whose records cannot be delivered, if it is not all.
+    only: Option<LogId>,
+    /// Whether it does not even say so.
+    hangs: bool,
+}
+
+impl Failing {
+    fn concerns(&self, commit: &Commit<Change>) -> bool {
+        let is_concerned = |operation: &Operation| match operation {
+            Operation::Refer(Refer { of: Of::Stored { log, .. }, .. }) => Some(*log) == self.only,
+            _ => false,
+        };
+        self.only.is_none() || commit.operations.iter().any(is_concerned)
+    }
 }
 
 impl Logs for Failing {
@@ -274,7 +358,10 @@ impl Logs for Failing {
 
 impl Commits<SessionTable> for Failing {
     fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
-        if self.fails.load(Ordering::SeqCst) {
+        if self.fails.load(Ordering::SeqCst) && self.concerns(&commit) {
+            if self.hangs {
+                return Box::pin(std::future::pending());
+            }
             return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
         }
         Commits::<SessionTable>::commit(&self.store, commit)
@@ -300,7 +387,8 @@ async fn the_follower_tries_again_until_the_store_can() {
     let bench = Bench::with(queued(), 3).await;
     bench.publish("a").await;
     bench.publish("b").await;
-    let failing = Arc::new(Failing { store: bench.store.clone(), fails: AtomicBool::new(true) });
+    let (store, fails) = (bench.store.clone(), AtomicBool::new(true));
+    let failing = Arc::new(Failing { store, fails, only: None, hangs: false });
     let sessions = Sessions::new(bench.streams.clone(), failing.clone(), queued(), &Metrics::new());
     let following = tokio::spawn(sessions.clone().follow());
     for _ in 0..3 {
@@ -316,6 +404,229 @@ async fn the_follower_tries_again_until_the_store_can() {
         assert_eq!(bench.content(session).await, "ab");
     }
     following.abort();
+}
+
+#[tokio::test]
+async fn a_source_that_cannot_be_delivered_does_not_hold_up_the_others() {
+    for hangs in [false, true] {
+        let bench = Bench::with(queued(), 1).await;
+        bench.create("sport", "text/plain", Retention::default()).await;
+        let request =
+            SubscribeRequest { project: project(), session: id("s0"), source: id("sport"), envelope: None };
+        bench.sessions.subscribe(&request).await.expect("subscribed");
+        let (store, only) = (bench.store.clone(), Some(bench.log("news").await));
+        let failing = Arc::new(Failing { store, fails: AtomicBool::new(true), only, hangs });
+        let sessions = Sessions::new(bench.streams.clone(), failing.clone(), queued(), &Metrics::new());
+        bench.publish("news,").await;
+        bench.publish_to("sport", "text/plain", "sport,").await;
+        let following = tokio::spawn(sessions.clone().follow());
+        eventually("sport is delivered", async || bench.content("s0").await == "sport,").await;
+        if !hangs {
+            until("it waits to try again", || bench.clock.sleepers() == 1).await;
+            failing.fails.store(false, Ordering::SeqCst);
+            bench.clock.advance(Duration::from_secs(1));
+            until("it has nothing left", || sessions.is_at_rest()).await;
+            assert_eq!(bench.content("s0").await, "sport,news,");
+        }
+        following.abort();
+    }
+}
+
+/// A store for streams in which one log cannot be deleted.
+struct Stuck {
+    store: Memory<Ledger>,
+    log: Arc<Mutex<Option<LogId>>>,
+}
+
+impl Logs for Stuck {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store.reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store.status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        self.store.read(log, span)
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
+}
+
+impl Commits<StreamTable> for Stuck {
+    fn commit(
+        &self,
+        commit: Commit<tidings_streams::Change>,
+    ) -> BoxFuture<'_, Result<Committed, CommitError<tidings_streams::table::Declined>>> {
+        let stuck = *self.log.lock().expect("nobody panics");
+        let is_stuck =
+            |operation: &Operation| matches!(operation, Operation::Delete(log) if Some(*log) == stuck);
+        if commit.operations.iter().any(is_stuck) {
+            return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
+        }
+        Commits::<StreamTable>::commit(&self.store, commit)
+    }
+}
+
+impl tidings_streams::Store for Stuck {
+    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
+        tidings_streams::Store::find(&self.store, key)
+    }
+
+    fn due(
+        &self,
+        owner: Owner,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
+        self.store.due(owner, now, limit)
+    }
+
+    fn list<'a>(
+        &'a self,
+        project: &'a ProjectId,
+        prefix: &'a str,
+        after: Option<&'a StreamId>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
+        self.store.list(project, prefix, after, limit)
+    }
+
+    fn retained<'a>(
+        &'a self,
+        after: Option<&'a StreamKey>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
+        self.store.retained(after, limit)
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_cleaned_up_does_not_keep_the_others() {
+    let bench = Bench::with(Options::default(), 0).await;
+    let stuck = Arc::new(Stuck { store: bench.store.clone(), log: Arc::default() });
+    let shared: Arc<dyn Clock> = Arc::new(bench.clock.clone());
+    let streams = Streams::new(stuck.clone(), Bus::new(), shared, Default::default());
+    let kept = Arc::new(bench.store.clone());
+    let sessions = Sessions::new(streams, kept, Options::default(), &Metrics::new());
+    // More than one round looks at.
+    for n in 0..300 {
+        bench.subscribe(&format!("s{n}")).await;
+    }
+    *stuck.log.lock().expect("nobody panics") = Some(bench.log("s0").await);
+    bench.clock.advance(Options::default().ttl);
+    sessions.clean_up().await.expect_err("one is left");
+    assert_eq!(bench.subscribers().await, 1);
+    *stuck.log.lock().expect("nobody panics") = None;
+    assert_eq!(sessions.clean_up().await.expect("cleaned up").expired, 1);
+    assert_eq!(bench.subscribers().await, 0);
+}
+
+/// A store in which something happens between looking at a source and delivering what it has.
+struct Interrupted {
+    store: Memory<Ledger>,
+    before_read: Meanwhile,
+    before_commit: Meanwhile,
+}
+
+/// What happens, once.
+type Meanwhile = Mutex<Option<BoxFuture<'static, ()>>>;
+
+async fn let_happen(meanwhile: &Meanwhile) {
+    let meanwhile = meanwhile.lock().expect("nobody panics").take();
+    if let Some(meanwhile) = meanwhile {
+        meanwhile.await;
+    }
+}
+
+impl Logs for Interrupted {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store.reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store.status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        Box::pin(async move {
+            let_happen(&self.before_read).await;
+            self.store.read(log, span).await
+        })
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store.accepting()
+    }
+}
+
+impl Commits<SessionTable> for Interrupted {
+    fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
+        Box::pin(async move {
+            let_happen(&self.before_commit).await;
+            Commits::<SessionTable>::commit(&self.store, commit).await
+        })
+    }
+}
+
+impl Store for Interrupted {
+    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
+        Store::source(&self.store, log)
+    }
+
+    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
+        Store::session(&self.store, log)
+    }
+
+    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        Store::behind(&self.store)
+    }
+}
+
+#[tokio::test]
+async fn who_subscribes_while_the_follower_is_about_to_deliver_hears_what_comes_then() {
+    for left in ["", "a"] {
+        let bench = Arc::new(Bench::with(queued(), 1).await);
+        if !left.is_empty() {
+            bench.publish(left).await;
+        }
+        let at_work = bench.clone();
+        let meanwhile = Box::pin(async move {
+            at_work.subscribe("new").await;
+            at_work.publish("b").await;
+        });
+        let (store, before_read) =
+            (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
+        let interrupted = Arc::new(Interrupted { store, before_read, before_commit: Meanwhile::default() });
+        let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
+        let news = bench.log("news").await;
+        while sessions.deliver(news).await.expect("delivered") == Left::More {}
+        assert_eq!(bench.content("s0").await, format!("{left}b"));
+        assert_eq!(bench.content("new").await, "b");
+    }
+}
+
+#[tokio::test]
+async fn who_subscribes_when_nobody_else_does_any_more_hears_nothing_from_before() {
+    let bench = Arc::new(Bench::with(queued(), 1).await);
+    bench.publish("a").await;
+    let at_work = bench.clone();
+    let meanwhile = Box::pin(async move {
+        at_work.sessions.unsubscribe(&project(), &id("s0"), &id("news")).await.expect("unsubscribed");
+        at_work.publish("b").await;
+        at_work.subscribe("new").await;
+        at_work.publish("c").await;
+    });
+    let (store, before_commit) = (bench.store.clone(), Mutex::new(Some(meanwhile as BoxFuture<'static, ()>)));
+    let interrupted = Arc::new(Interrupted { store, before_read: Meanwhile::default(), before_commit });
+    let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
+    let news = bench.log("news").await;
+    while sessions.deliver(news).await.expect("delivered") == Left::More {}
+    assert_eq!(bench.content("new").await, "c");
+    assert_eq!(bench.content("s0").await, "");
 }
 
 #[tokio::test]

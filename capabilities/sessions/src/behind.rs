@@ -1,0 +1,135 @@
+//! Sources that may have something left to deliver, and who looks after them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+
+use tidings_model::LogId;
+use tokio::sync::Notify;
+
+/// Sources that may have something left to deliver, each once. They are taken in turn, and each by one at a time.
+#[derive(Default)]
+pub(crate) struct Behind {
+    sources: Mutex<Sources>,
+    more: Notify,
+}
+
+#[derive(Default)]
+struct Sources {
+    order: VecDeque<LogId>,
+    known: HashMap<LogId, State>,
+}
+
+/// How a source stands that may have something left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It waits for its turn.
+    Waiting,
+    /// It was taken.
+    Taken,
+    /// It was taken, and may have got more since.
+    TakenAndMore,
+    /// It failed, and waits until it is tried again.
+    Resting,
+}
+
+impl Sources {
+    fn wait(&mut self, source: LogId) {
+        self.known.insert(source, State::Waiting);
+        self.order.push_back(source);
+    }
+}
+
+impl Behind {
+    /// A source may have something left.
+    pub(crate) fn add(&self, source: LogId) {
+        let mut sources = self.sources();
+        match sources.known.get(&source) {
+            None => {
+                sources.wait(source);
+                self.more.notify_one();
+            }
+            Some(State::Taken) => {
+                sources.known.insert(source, State::TakenAndMore);
+            }
+            Some(State::Waiting | State::TakenAndMore | State::Resting) => {}
+        }
+    }
+
+    /// The next one, to be looked after. Whoever takes it says what became of it.
+    pub(crate) fn take(&self) -> Option<LogId> {
+        let mut sources = self.sources();
+        let source = sources.order.pop_front()?;
+        sources.known.insert(source, State::Taken);
+        Some(source)
+    }
+
+    /// One that was taken has nothing left, unless it has got more since.
+    pub(crate) fn finish(&self, source: LogId) {
+        let mut sources = self.sources();
+        match sources.known.remove(&source) {
+            Some(State::TakenAndMore) => sources.wait(source),
+            Some(State::Taken | State::Waiting | State::Resting) | None => {}
+        }
+    }
+
+    /// One that was taken, or that has rested, waits for its turn again.
+    pub(crate) fn put_back(&self, source: LogId) {
+        self.sources().wait(source);
+    }
+
+    /// One that was taken rests until it is put back.
+    pub(crate) fn rest(&self, source: LogId) {
+        self.sources().known.insert(source, State::Resting);
+    }
+
+    /// Resolves when one was added since the last that was waited for.
+    pub(crate) async fn more(&self) {
+        self.more.notified().await;
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sources().known.is_empty()
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.sources.lock().expect("nobody panics while holding it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LogId = LogId::new(1);
+    const B: LogId = LogId::new(2);
+
+    #[test]
+    fn each_is_taken_in_turn_and_by_one_at_a_time() {
+        let behind = Behind::default();
+        for source in [A, B, A] {
+            behind.add(source);
+        }
+        assert_eq!([behind.take(), behind.take(), behind.take()], [Some(A), Some(B), None]);
+        behind.add(A);
+        assert_eq!(behind.take(), None, "somebody has it");
+        behind.finish(B);
+        behind.finish(A);
+        assert_eq!(behind.take(), Some(A), "it has got more meanwhile");
+        behind.finish(A);
+        assert!(behind.is_empty());
+    }
+
+    #[test]
+    fn one_that_rests_is_not_taken_and_not_forgotten() {
+        let behind = Behind::default();
+        behind.add(A);
+        behind.take();
+        behind.rest(A);
+        behind.add(A);
+        assert_eq!(behind.take(), None);
+        assert!(!behind.is_empty());
+        behind.put_back(A);
+        assert_eq!([behind.take(), behind.take()], [Some(A), None]);
+    }
+}
