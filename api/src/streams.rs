@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
-use tidings_auth::{Action, Denied, Pass};
+use tidings_auth::{Action, Denied, Pass, Principal};
 use tidings_engine::deliver::{Batch, Encode, Frame, Pieces, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Owner, Retention, Stream, StreamError,
     StreamKey, Wish,
 };
 
@@ -205,7 +205,7 @@ pub async fn describe(
     StreamPath(stream): StreamPath,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    caller.may(Action::Read, &stream).await?;
+    may_read(&api, &caller, &stream).await?;
     let found = api.streams.describe(&stream).await?;
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found.stream);
@@ -292,7 +292,7 @@ pub async fn read(
     query: ReadQuery,
     mut request: Request,
 ) -> Result<Response, ApiError> {
-    let pass = caller.may(Action::Read, &stream).await?;
+    let pass = may_read(&api, &caller, &stream).await?;
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
         Live::LongPoll => long_poll(&api, &stream, query, request.headers(), &pass).await,
@@ -302,6 +302,16 @@ pub async fn read(
             converse(&api, &stream, query, upgrade, Carrier::of(&mut request), pass).await
         }
     }
+}
+
+/// Whether the caller may read a stream. Who has a token for a session reads the session's stream and no other of that name.
+async fn may_read(api: &Api, caller: &Caller, stream: &StreamKey) -> Result<Pass, ApiError> {
+    let pass = caller.may(Action::Read, stream).await?;
+    let only_sessions = pass.principal().is_some_and(Principal::is_for_session);
+    if only_sessions && api.streams.describe(stream).await?.stream.owner != Owner::Session {
+        return Err(Denied::Forbidden.into());
+    }
+    Ok(pass)
 }
 
 async fn catch_up(

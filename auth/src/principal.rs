@@ -158,6 +158,11 @@ impl Principal {
         Self { project, user: None, scope: Scope::Manage, grants: Grants::Project }
     }
 
+    /// Whether all it may do is with one session: a stream of that name that is no session is not meant.
+    pub fn is_for_session(&self) -> bool {
+        matches!(&self.grants, Grants::Named(resources) if resources.session.is_some())
+    }
+
     /// Whether it may do this, in its project.
     pub fn may(&self, action: Action, resource: &Resource) -> bool {
         let enough = self.scope >= action.needs();

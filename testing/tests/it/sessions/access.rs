@@ -75,6 +75,23 @@ async fn allowed(server: &Harness, session: &str, token: &str) -> Vec<&'static s
 }
 
 #[tokio::test]
+async fn a_token_for_a_session_does_not_read_a_stream_that_is_none() {
+    let server = closed().await;
+    let token = token(&server, Scope::Read, of_session("news"));
+    for path in
+        ["/v1/app/stream/news", "/v1/app/stream/session:news", "/v1/app/stream/news?offset=-1&live=sse"]
+    {
+        let answer = answer(server.request(Method::GET, path).bearer_auth(&token)).await;
+        assert_eq!(
+            (answer.status().as_u16(), body(answer).await["error"]["code"].as_str()),
+            (403, Some("forbidden"))
+        );
+    }
+    let head = answer(server.request(Method::HEAD, "/v1/app/stream/news").bearer_auth(&token)).await;
+    assert_eq!(head.status(), 403);
+}
+
+#[tokio::test]
 async fn each_operation_needs_its_scope() {
     let reading = vec!["subscribe", "get", "touch", "read"];
     let all = vec!["subscribe", "get", "touch", "read", "publish", "unsubscribe", "delete"];
