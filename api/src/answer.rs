@@ -4,7 +4,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tidings_auth::Gate;
+use tidings_auth::{Config, Gate};
+use tidings_model::ProjectId;
 
 use crate::Api;
 use crate::rooms::PREFIX as ROOMS;
@@ -70,8 +71,17 @@ impl Origin {
             return Self::Nobody;
         }
         let path = request.uri().path();
-        let project = path::project_of(path)
-            .or_else(|| path.starts_with(ROOMS).then(|| credential::project_of(gate, request)));
+        let named = || credential::project_of(gate, request);
+        let project = match path::project_of(path) {
+            None if path.starts_with(ROOMS) => match named() {
+                // A browser asks before it sends the token. What it sends then is judged by the token's project.
+                None if *request.method() == Method::OPTIONS && !gate.is_open() => {
+                    return page.map_or(Self::Foreign, |page| Self::of_any_project(gate, page));
+                }
+                named => Some(named.unwrap_or_else(ProjectId::default_project)),
+            },
+            project => project,
+        };
         // Pages may use any project then, but not administer the server.
         if gate.is_open() {
             return if project.is_some() { Self::Any } else { Self::Foreign };
@@ -87,6 +97,17 @@ impl Origin {
             }
             _ => Self::Foreign,
         }
+    }
+
+    /// What some project lets a page do.
+    fn of_any_project(gate: &Gate, page: &HeaderValue) -> Self {
+        let allows = |config: &Config| {
+            config
+                .cors_origins
+                .iter()
+                .any(|allowed| **allowed == *"*" || allowed.as_bytes() == page.as_bytes())
+        };
+        if gate.projects().any_config(allows) { Self::Listed(page.clone()) } else { Self::Foreign }
     }
 
     fn allow(self, headers: &mut HeaderMap) {

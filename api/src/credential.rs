@@ -79,10 +79,10 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
     Some(credential)
 }
 
-/// The project that the credential taken out of a request says it is for; the default one if none says so.
-pub fn project_of(gate: &Gate, request: &Request) -> ProjectId {
+/// The project that the credential taken out of a request says it is for, if it says so.
+pub fn project_of(gate: &Gate, request: &Request) -> Option<ProjectId> {
     let shown = request.extensions().get::<Shown>().and_then(|shown| shown.0.as_ref().ok()?.as_ref());
-    shown.and_then(|shown| gate.project_named_by(shown)).unwrap_or_else(ProjectId::default_project)
+    gate.project_named_by(shown?)
 }
 
 /// Whoever sent a request.

@@ -278,6 +278,11 @@ impl Projects {
         }
     }
 
+    /// Whether some project is set so.
+    pub fn any_config(&self, is_so: impl Fn(&Config) -> bool) -> bool {
+        self.registry().projects.values().any(|project| is_so(&project.config))
+    }
+
     /// Sets a project. The caller has found that it exists.
     pub async fn configure(&self, project: &ProjectId, config: Config) -> Result<(), ProjectError> {
         config.check()?;

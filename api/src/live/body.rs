@@ -45,13 +45,11 @@ impl http_body::Body for LiveBody {
         shared.task.register(cx.waker());
         let mut feed = shared.feed();
         // Being asked for more means that the last was taken.
-        feed.sent(0);
-        let Poll::Ready(outbox) = feed.poll_outbox(cx, || shared.clock.now()) else { return Poll::Pending };
-        let piece = outbox.pop();
-        if piece.is_some() {
-            feed.stuck(shared.clock.now());
+        feed.taken();
+        if feed.poll_outbox(cx, || shared.clock.now()).is_pending() {
+            return Poll::Pending;
         }
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+        Poll::Ready(feed.give(shared.clock.now()).map(|piece| Ok(Frame::data(piece))))
     }
 }
 

@@ -4,10 +4,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidings_engine::deliver::{Step, Subscription};
+use tidings_engine::deliver::{Lost, Step, Subscription};
 use tidings_model::{Timestamp, limits};
 
-use super::manner::{LastWord, Reply};
+use super::manner::{CaughtUp, LastWord, Reply};
 use super::outbox::Outbox;
 use super::terms::Terms;
 use crate::sse::chunk;
@@ -23,6 +23,8 @@ pub enum End {
     Complete,
     /// The log is gone, or what the client has not heard yet.
     Lost,
+    /// It could not be read.
+    Failed,
     /// Its time is over.
     TimeOver,
     /// Its token has expired, or what let it in does not hold any more.
@@ -48,6 +50,7 @@ impl End {
         match self {
             Self::Complete => Close::new(Code::NORMAL, "closed"),
             Self::Lost => Close::new(Code::GOING_AWAY, "gone"),
+            Self::Failed => Close::new(Code::INTERNAL_ERROR, "it could not be read"),
             Self::TimeOver => Close::new(Code::GOING_AWAY, "come-again"),
             Self::Revoked | Self::Expelled => Close::new(Code::POLICY_VIOLATION, "access-ended"),
             Self::Draining => Close::new(Code::SERVICE_RESTART, "server-restart"),
@@ -71,6 +74,8 @@ pub enum Wire {
 pub struct Feed {
     subscription: Option<Subscription>,
     outbox: Outbox,
+    /// An answer to what the client said. One is kept: whoever asks more quickly than it listens is answered once.
+    answer: Option<Bytes>,
     wire: Wire,
     terms: Terms,
     /// Since when the client has taken nothing though something waits for it.
@@ -109,6 +114,7 @@ impl Feed {
         Self {
             subscription,
             outbox,
+            answer: None,
             wire,
             last_sent: terms.began,
             terms,
@@ -155,25 +161,34 @@ impl Feed {
             }
             let outbox = &mut self.outbox;
             let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push_frame(frame));
+            let has_all = subscription.has_caught_up();
             match step {
-                Poll::Pending if self.caught_up => return Poll::Pending,
-                Poll::Pending => {
-                    self.caught_up = true;
-                    if let Some(words) = self.terms.manner.caught_up(self.outbox.reaches(), now()) {
+                Poll::Pending if self.caught_up || !has_all => return Poll::Pending,
+                Poll::Pending => match self.terms.manner.caught_up(self.outbox.reaches(), now()) {
+                    CaughtUp::NotYet => return Poll::Pending,
+                    CaughtUp::Silently => self.caught_up = true,
+                    CaughtUp::Saying(words) => {
+                        self.caught_up = true;
                         self.say(&words);
                     }
-                }
+                },
+                // It was asked before they were taken, and it may have been long until then.
+                Poll::Ready(Step::Frames) if !self.terms.manner.may_hear() => self.end(End::Expelled, now()),
                 // Perhaps without a byte, for one who hears only some of them.
                 Poll::Ready(Step::Frames) => {}
                 Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
-                Poll::Ready(Step::Lost) => self.end(End::Lost, now()),
+                Poll::Ready(Step::Lost(Lost::Gone)) => self.end(End::Lost, now()),
+                Poll::Ready(Step::Lost(Lost::Failed)) => self.end(End::Failed, now()),
             }
         }
         if self.waiting && self.outbox.is_empty() { Poll::Pending } else { Poll::Ready(&mut self.outbox) }
     }
 
-    /// Takes what a WebSocket owes its peer: pongs, pings, a close.
+    /// Takes what a WebSocket owes its peer: an answer, pongs, pings, a close.
     fn take_owed(&mut self) {
+        if let Some(answer) = self.answer.take().filter(|_| self.ended.is_none()) {
+            self.say(&answer);
+        }
         if let Wire::WebSocket(socket) = &mut self.wire {
             while let Some(frame) = socket.outgoing() {
                 self.outbox.push(frame);
@@ -196,13 +211,8 @@ impl Feed {
                     self.reply(reply, now);
                 }
                 Event::Binary(_) => {
-                    self.reply(
-                        Reply::Close(Close::new(
-                            Code::UNSUPPORTED_DATA,
-                            "bytes are not read from this socket",
-                        )),
-                        now,
-                    );
+                    let close = Close::new(Code::UNSUPPORTED_DATA, "bytes are not read from this socket");
+                    self.reply(Reply::Close(close), now);
                 }
             }
         }
@@ -212,7 +222,7 @@ impl Feed {
     fn reply(&mut self, reply: Reply, now: Timestamp) {
         match reply {
             Reply::Nothing => {}
-            Reply::Say(words) => self.say(&words),
+            Reply::Say(words) => self.answer = Some(words),
             Reply::Begin(words, subscription) => {
                 self.waiting = false;
                 self.outbox.pass(subscription.position());
@@ -231,6 +241,19 @@ impl Feed {
         self.outbox.advance(bytes);
         self.stuck_since = None;
         self.moved = true;
+    }
+
+    /// What was given to whoever sends was taken.
+    pub fn taken(&mut self) {
+        self.stuck_since = None;
+    }
+
+    /// A piece for whoever sends; none if there is none.
+    pub fn give(&mut self, now: Timestamp) -> Option<Bytes> {
+        let piece = self.outbox.pop()?;
+        self.moved = true;
+        self.stuck(now);
+        Some(piece)
     }
 
     /// Nothing more could be sent, though there is something.
@@ -317,7 +340,7 @@ impl Feed {
             self.end(End::Expelled, now);
             return Ask::Send;
         }
-        if self.begins_at().is_some_and(|at| now >= at) {
+        if self.waiting && self.terms.manner.is_due(now) {
             let reply = self.terms.manner.begin(now);
             self.reply(reply, now);
             return Ask::Send;

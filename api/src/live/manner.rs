@@ -20,9 +20,9 @@ pub trait Manner: Send {
         None
     }
 
-    /// What is said when the client has had all there is for the first time.
-    fn caught_up(&mut self, _reached: Position, _now: Timestamp) -> Option<Bytes> {
-        None
+    /// The client has had all there is, up to a position. Asked until it has.
+    fn caught_up(&mut self, _reached: Position, _now: Timestamp) -> CaughtUp {
+        CaughtUp::Silently
     }
 
     /// The client has said something.
@@ -35,7 +35,12 @@ pub trait Manner: Send {
         None
     }
 
-    /// That time is over.
+    /// Whether that time is over.
+    fn is_due(&self, _now: Timestamp) -> bool {
+        false
+    }
+
+    /// It is over.
     fn begin(&mut self, _now: Timestamp) -> Reply {
         Reply::Nothing
     }
@@ -46,6 +51,16 @@ pub trait Manner: Send {
         let event = (end == End::Slow).then(|| Bytes::from_static(b": slow-consumer\n\n"));
         LastWord { event, message: None, close: end.close() }
     }
+}
+
+/// What comes of a client's having had all there is.
+pub enum CaughtUp {
+    /// There was more when it came.
+    NotYet,
+    /// Nothing.
+    Silently,
+    /// It is told.
+    Saying(Bytes),
 }
 
 /// What comes of what a client has said.

@@ -38,7 +38,7 @@ use crate::websocket::{Connection, Limits, Upgrade};
 pub use conduit::Conduit;
 pub use feed::{End, Feed, Wire};
 pub use lives::Lives;
-pub use manner::{LastWord, Manner, Reply};
+pub use manner::{CaughtUp, LastWord, Manner, Reply};
 pub use socket::Socket;
 pub use terms::Terms;
 

@@ -123,6 +123,13 @@ impl Missed {
 }
 
 impl Known {
+    /// The same when cursors may have been given since, up to another ceiling.
+    #[must_use]
+    pub fn rising(&self, ceiling: Option<Cursor>) -> Self {
+        let ceiling = ceiling.unwrap_or_default().max(self.bounds.ceiling);
+        Self { bounds: Bounds { ceiling, ..self.bounds }, ..*self }
+    }
+
     /// Decides where a client begins, or that it is refused.
     pub fn choose(&self, wish: Wish, overlap: bool, on_stale: OnStale) -> Result<Beginning, Missed> {
         let head = self.bounds.head.max(self.floor);

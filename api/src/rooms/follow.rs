@@ -13,13 +13,12 @@ use super::encode::{Dialect, Kinds};
 use super::error::Refusal;
 use super::guest::{Guest, admit};
 use super::manner::Listener;
-use super::pairs::Pairs;
+use super::pairs::{Pairs, RoomPath};
 use super::write::default_device;
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
 use crate::live::{Carrier, Terms};
-use crate::path::Segments;
 use crate::websocket::Upgrade;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -52,14 +51,12 @@ const STREAM_EPOCH: HeaderName = HeaderName::from_static("stream-epoch");
 )]
 pub async fn follow(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
-    let carrier =
-        if request.headers().contains_key(header::UPGRADE) { Form::WebSocket } else { Form::Events };
-    answer(&api, &caller, &project, &room, request, carrier).await
+    let form = if asks_for_websocket(request.headers()) { Form::WebSocket } else { Form::Events };
+    answer(&api, &caller, &project, &room, request, form).await
 }
 
 /// Follows a conversation as server-sent events, in the project of the token.
@@ -119,6 +116,12 @@ pub async fn subscribe_websocket(
     let project = caller.project_named();
     let room = convo(&request);
     answer(&api, &caller, &project, &room, request, Form::WebSocket).await
+}
+
+/// Other things that a connection could become do not matter.
+fn asks_for_websocket(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    named.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
 }
 
 /// The room that a query names; what is wrong with the query is told later.
@@ -185,6 +188,13 @@ impl Asked {
             tells_caught_up: pairs.flag("caughtUp")?,
             upgrade,
         })
+    }
+}
+
+impl Asked {
+    /// Whether it is the one that may be told in the stream what it was told with a status before.
+    fn may_be_marked(&self) -> bool {
+        self.channel == Channel::Parameter && self.wish == Ok(Wish::Head)
     }
 }
 
@@ -257,13 +267,17 @@ async fn answer(
         known,
         on_stale: asked.on_stale,
         overlap: asked.overlap,
+        is_decided: asked.channel == Channel::Header,
+        may_be_marked: asked.may_be_marked(),
         tells_caught_up: asked.tells_caught_up,
         chance: api.chance.clone(),
         _visit: visit,
     };
     if let Some(upgrade) = asked.upgrade {
         let terms = terms.speaking(listener.waiting(beginning, now));
-        return Ok(carrier.websocket(upgrade, None, terms, &api.stage)?);
+        let mut answer = carrier.websocket(upgrade, None, terms, &api.stage)?;
+        put_place(answer.headers_mut(), &beginning, known.epoch);
+        return Ok(answer);
     }
     let first = listener.greeting(&beginning, now).concat();
     let subscription = listener.listen(&beginning);
@@ -299,7 +313,7 @@ fn begin(
     let on_stale = asked.on_stale.unwrap_or(OnStale::of(asked.channel));
     let chosen = match asked.wish {
         // It was told so with a status; now it is told in the stream, where programs look.
-        Ok(Wish::Head) if asked.channel == Channel::Parameter && visits.take_mark(key) => {
+        Ok(Wish::Head) if asked.upgrade.is_none() && asked.may_be_marked() && visits.take_mark(key) => {
             known.instead(Missed::Compacted(None), OnStale::Head)
         }
         Ok(wish) => known.choose(wish, asked.overlap, on_stale),
@@ -326,8 +340,12 @@ fn head(beginning: &Beginning, epoch: u64) -> HeaderMap {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that buffer would hold events back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    put_place(&mut headers, beginning, epoch);
+    headers
+}
+
+fn put_place(headers: &mut HeaderMap, beginning: &Beginning, epoch: u64) {
     let start = HeaderValue::from_str(&beginning.after.to_string());
     headers.insert(LAST_EVENT_ID, start.expect("a cursor is plain text"));
     headers.insert(STREAM_EPOCH, epoch.into());
-    headers
 }

@@ -14,7 +14,7 @@ use tidings_rooms::{Cursor, Room, Rooms, Seat, Visit, VisitKey};
 use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
 use super::encode::{Dialect, Info, Kinds, RoomEncoder};
 use super::error::seconds;
-use crate::live::{End, LastWord, Manner, Reply};
+use crate::live::{CaughtUp, End, LastWord, Manner, Reply};
 use crate::websocket::{Close, Code};
 
 /// When a client may come again whom nothing is wrong with, in milliseconds. Not all at once.
@@ -47,6 +47,10 @@ pub struct Listener {
     pub known: Known,
     pub on_stale: Option<OnStale>,
     pub overlap: bool,
+    /// Whether it has said where to begin in a way that counts for more than a `resume`.
+    pub is_decided: bool,
+    /// Whether it may have been told with a status that it missed something, and not in the stream yet.
+    pub may_be_marked: bool,
     /// Whether it wants to be told when it has had all.
     pub tells_caught_up: bool,
     pub chance: Arc<Chance>,
@@ -57,12 +61,16 @@ pub struct Listener {
 impl Listener {
     /// What it is told first.
     pub fn greeting(&self, beginning: &Beginning, now: Timestamp) -> Vec<Bytes> {
-        let retry = match self.dialect {
-            Dialect::Events(_) => Some(Bytes::from(format!("retry: {}\n\n", self.chance.within(RETRY_MS)))),
+        // Where it begins is its place until it hears something.
+        let place = match self.dialect {
+            Dialect::Events(_) => {
+                let retry = self.chance.within(RETRY_MS);
+                Some(Bytes::from(format!("retry: {retry}\nid: {}\n\n", beginning.after)))
+            }
             Dialect::Messages => None,
         };
         let info = beginning.info(&self.known).map(|info| self.write(&info, now));
-        retry.into_iter().chain(info).collect()
+        place.into_iter().chain(info).collect()
     }
 
     /// What it hears.
@@ -109,6 +117,14 @@ fn close(number: u16, reason: &str) -> Close {
 }
 
 impl Talk {
+    /// Begins where the client did not say otherwise.
+    fn start_unasked(&self, beginning: Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
+        let Listener { rooms, key, may_be_marked, .. } = &self.listener;
+        let is_marked = *may_be_marked && rooms.visits().take_mark(key);
+        let because = if is_marked { Some(Missed::Compacted(None)) } else { beginning.because };
+        self.start(&Beginning { because, ..beginning }, answer, now)
+    }
+
     fn start(&self, beginning: &Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
         let words = self.listener.greeting(beginning, now);
         Reply::Begin(answer.into_iter().chain(words).collect(), self.listener.listen(beginning))
@@ -116,9 +132,9 @@ impl Talk {
 
     fn resume(&mut self, cursor: &str, now: Timestamp) -> Reply {
         let violation = |reason| Reply::Close(Close::new(Code::POLICY_VIOLATION, reason));
-        if self.waiting.take().is_none() {
+        let Some((otherwise, _)) = self.waiting.take() else {
             return violation("resume comes first, and once");
-        }
+        };
         let wish = match cursor {
             "head" => Wish::Head,
             "oldest" => Wish::Oldest,
@@ -128,8 +144,13 @@ impl Talk {
                 Err(_) => return violation("this is no cursor"),
             },
         };
-        let Listener { known, on_stale, overlap, .. } = &self.listener;
+        if self.listener.is_decided {
+            return self.start(&otherwise, None, now);
+        }
+        let Listener { rooms, room, known, on_stale, overlap, .. } = &self.listener;
         let on_stale = on_stale.unwrap_or(OnStale::of(Channel::Message));
+        // It may have heard elsewhere what was written since it came.
+        let known = known.rising(rooms.ceiling(room));
         match known.choose(wish, *overlap, on_stale) {
             Ok(beginning) => self.start(&beginning, None, now),
             Err(missed) => Reply::Close(close(GONE, missed.reason())),
@@ -153,7 +174,7 @@ impl Talk {
                 });
                 ("slow-consumer", detail, retry)
             }
-            End::Draining => ("server-restart", json!({ "retryAfter": seconds(soon) }), soon),
+            End::Draining | End::Failed => ("server-restart", json!({ "retryAfter": seconds(soon) }), soon),
             End::Revoked => ("token-expired", json!({ "status": 401 }), soon),
             End::Expelled => ("membership-revoked", json!({ "status": 403 }), soon),
             End::Lost => ("compacted", known.detail(Missed::Compacted(Some(cursor))), soon),
@@ -178,9 +199,15 @@ impl Manner for Talk {
         Some([ALIVE, format!("id: {}\n\n", Cursor::from(reached)).as_bytes()].concat().into())
     }
 
-    fn caught_up(&mut self, reached: Position, now: Timestamp) -> Option<Bytes> {
+    fn caught_up(&mut self, reached: Position, now: Timestamp) -> CaughtUp {
+        if Cursor::from(reached) < self.listener.known.bounds.head {
+            return CaughtUp::NotYet;
+        }
+        if !self.listener.tells_caught_up {
+            return CaughtUp::Silently;
+        }
         let info = Info { reason: "caught-up", cursor: reached.into(), detail: json!({}) };
-        self.listener.tells_caught_up.then(|| self.listener.write(&info, now))
+        CaughtUp::Saying(self.listener.write(&info, now))
     }
 
     fn heard(&mut self, text: &str, now: Timestamp) -> Reply {
@@ -197,7 +224,7 @@ impl Manner for Talk {
             }
         };
         match (self.waiting.take(), answer) {
-            (Some((beginning, _)), answer) => self.start(&beginning, answer, now),
+            (Some((beginning, _)), answer) => self.start_unasked(beginning, answer, now),
             (None, Some(answer)) => Reply::Say(answer),
             (None, None) => Reply::Nothing,
         }
@@ -207,9 +234,14 @@ impl Manner for Talk {
         self.waiting.as_ref().map(|(_, until)| *until)
     }
 
+    fn is_due(&self, now: Timestamp) -> bool {
+        // A clock that was set back does not make it wait longer.
+        self.waiting.as_ref().is_some_and(|(_, until)| now >= *until || until.since(now) > RESUME_TIME)
+    }
+
     fn begin(&mut self, now: Timestamp) -> Reply {
         match self.waiting.take() {
-            Some((beginning, _)) => self.start(&beginning, None, now),
+            Some((beginning, _)) => self.start_unasked(beginning, None, now),
             None => Reply::Nothing,
         }
     }
@@ -220,6 +252,7 @@ impl Manner for Talk {
             End::Revoked => close(NO_TOKEN, "token-expired"),
             End::Expelled => close(NOT_MEMBER, "membership-revoked"),
             End::Lost => close(GONE, "compacted"),
+            End::Failed => End::Draining.close(),
             End::Draining | End::Complete | End::TimeOver | End::Left => end.close(),
         };
         let Some((info, retry)) = self.info(end, resume, lag, now) else {

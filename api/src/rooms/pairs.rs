@@ -1,7 +1,24 @@
-use axum::extract::Query;
+//! What an address says: the room in its path, the pairs of its query.
+
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::Uri;
+use axum::http::request::Parts;
+use tidings_model::ProjectId;
 
 use super::error::Refusal;
+
+/// The project and the room that a path names. The room's id is judged later, when it is known who asks.
+pub struct RoomPath(pub ProjectId, pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for RoomPath {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let segments = Path::<(String, String)>::from_request_parts(parts, state).await;
+        let Path((project, room)) = segments.map_err(|error| Refusal::invalid(error.body_text()))?;
+        Ok(Self(ProjectId::parse(&project)?, room))
+    }
+}
 
 /// The pairs of a query. Those that nobody asks for do not matter.
 pub struct Pairs(Vec<(String, String)>);

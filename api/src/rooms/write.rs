@@ -12,17 +12,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidings_auth::Action;
-use tidings_model::{DeviceId, ProjectId, RoomId, Timestamp, UserId, limits};
+use tidings_model::{DeviceId, RoomId, Timestamp, UserId, limits};
 use tidings_rooms::{Cursor, Kind, NewEvent, Seen};
 use utoipa::ToSchema;
 
 use super::error::Refusal;
 use super::guest::{Visitor, admit};
-use super::pairs::Pairs;
+use super::pairs::{Pairs, RoomPath};
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
-use crate::path::Segments;
 use crate::projects::parse_json;
 use crate::sessions::UNCACHED;
 use crate::wire::{body, request, time};
@@ -146,12 +145,11 @@ pub struct SeenAnswer {
 )]
 pub async fn write_events(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
     headers: HeaderMap,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
     let producer = request::producer(&headers).map_err(Refusal::from);
     let (visitor, room, producer) = admit(&caller, &project, Action::Append, &room, producer).await?;
     // Before the body: who may not write need not send it.
@@ -221,11 +219,10 @@ fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
 )]
 pub async fn change_members(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
     let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
     let wanted: MembersBody = json_body(&api, sent, limits::MEMBERS_BODY_BYTES).await?;
     caller.may_still(&visitor.pass).await?;
@@ -249,10 +246,9 @@ pub async fn change_members(
 )]
 pub async fn read_members(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
     let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
     let room = match visitor.manages {
         // Also without being a user.
@@ -281,11 +277,10 @@ fn members_answer(members: &[UserId]) -> Response {
 )]
 pub async fn read_seen(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
     uri: Uri,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
     let device =
         |pairs: Pairs| pairs.once("deviceId")?.map(DeviceId::parse).transpose().map_err(Refusal::from);
     let asked = Pairs::of(&uri).and_then(device);
@@ -308,11 +303,10 @@ pub async fn read_seen(
 )]
 pub async fn write_seen(
     State(api): State<Api>,
-    Segments((project, room)): Segments<(String, String)>,
+    RoomPath(project, room): RoomPath,
     caller: Caller,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let project = ProjectId::parse(&project)?;
     let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
     let SeenBody { cursor, device_id, force } = json_body(&api, sent, limits::SEEN_BODY_BYTES).await?;
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await

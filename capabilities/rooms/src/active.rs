@@ -169,6 +169,13 @@ impl Inner {
         }
     }
 
+    /// The bound of a room's cursors, if it is in memory.
+    pub(crate) fn known_bound(&self, log: LogId) -> Option<Cursor> {
+        let active = self.active.lock().rooms.get(&log).cloned()?;
+        let bound = active.lock().generator.bound();
+        Some(bound)
+    }
+
     /// Lets go of rooms that nobody uses.
     pub(crate) fn let_rest(&self) {
         let mut registry = self.active.lock();

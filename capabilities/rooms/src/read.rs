@@ -59,6 +59,11 @@ impl Rooms {
         Err(RoomError::Contended)
     }
 
+    /// No cursor of a room was ever given above this, if the room is in memory.
+    pub fn ceiling(&self, room: &Room) -> Option<Cursor> {
+        self.inner.known_bound(room.log)
+    }
+
     /// Begins to listen to a room after a cursor that is not below the floor. The subscription reads what is there, then
     /// what comes.
     pub fn listen(
@@ -136,18 +141,18 @@ impl Source for Reading {
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move {
             let stretch = self.inner.stretch(self.log, span).await;
-            stretch.map(|stretch| stretch.page).map_err(|_| Lost)
+            stretch.map(|stretch| stretch.page).map_err(Lost::from)
         }
         .boxed()
     }
 
     fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move {
-            let active = self.inner.active(self.log).await.map_err(|_| Lost)?;
+            let active = self.inner.active(self.log).await.map_err(lost)?;
             // Before the log: all that lies below them is there by now.
             let mut apart = active.recent(span.after);
             let Stretch { mut page, last, whole } =
-                self.inner.stretch(self.log, span).await.map_err(|_| Lost)?;
+                self.inner.stretch(self.log, span).await.map_err(Lost::from)?;
             if !whole {
                 apart.retain(|record| record.position < last);
             }
@@ -159,6 +164,10 @@ impl Source for Reading {
         }
         .boxed()
     }
+}
+
+fn lost(error: RoomError) -> Lost {
+    if matches!(error, RoomError::NotFound) { Lost::Gone } else { Lost::Failed }
 }
 
 /// Two lists, each in order, as one.

@@ -153,7 +153,8 @@ struct Reading {
 
 impl Source for Reading {
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
-        async move { self.page(span).await.map_err(|_| Lost) }.boxed()
+        let lost = |error| if matches!(error, StreamError::Store(_)) { Lost::Failed } else { Lost::Gone };
+        async move { self.page(span).await.map_err(lost) }.boxed()
     }
 
     fn keep(&self) -> BoxFuture<'_, ()> {

@@ -52,7 +52,7 @@ pub(super) enum End {
     /// The log was closed; the last frame says so.
     Closed,
     /// It cannot be read any more.
-    Lost,
+    Lost(Lost),
 }
 
 /// What a channel knows of a reader.
@@ -231,14 +231,14 @@ impl State {
     }
 
     /// Ends the channel without a last word. All are to be woken.
-    pub(super) fn lose(&mut self, _: Lost) -> Vec<Waker> {
-        self.ended.get_or_insert(End::Lost);
+    pub(super) fn lose(&mut self, lost: Lost) -> Vec<Waker> {
+        self.ended.get_or_insert(End::Lost(lost));
         self.wakers()
     }
 
     /// Whether it has ended though its log may go on.
     pub(super) fn is_lost(&self) -> bool {
-        self.ended == Some(End::Lost)
+        matches!(self.ended, Some(End::Lost(_)))
     }
 
     /// All who want to be woken.

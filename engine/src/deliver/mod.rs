@@ -22,7 +22,7 @@ mod subscription;
 use futures_util::future::BoxFuture;
 use tidings_model::{CommitNumber, Position};
 
-use crate::log::{Page, Record, Span};
+use crate::log::{Page, ReadError, Record, Span};
 
 pub use channel::Channel;
 pub use channels::{Channels, Join, Limits};
@@ -46,9 +46,23 @@ pub trait Source: Send + Sync + 'static {
     }
 }
 
-/// The source cannot be read any more, or not from there. Whoever wants to know why asks the capability.
+/// Why the source cannot be read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost;
+pub enum Lost {
+    /// It has ended, or what comes next in it is gone.
+    Gone,
+    /// It could not be read. Perhaps it can when somebody tries again.
+    Failed,
+}
+
+impl From<ReadError> for Lost {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::NoSuchLog(_) | ReadError::Trimmed { .. } => Self::Gone,
+            ReadError::Store(_) => Self::Failed,
+        }
+    }
+}
 
 /// How records are written for clients. The same for all readers of a channel.
 pub trait Encode: Send + Sync + 'static {

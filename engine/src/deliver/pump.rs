@@ -65,7 +65,7 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
 async fn look_after(channel: Arc<Channel>) {
     let bringing = std::panic::AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
     if bringing.await.is_err() {
-        let wakers = channel.lock().lose(Lost);
+        let wakers = channel.lock().lose(Lost::Failed);
         wakers.iter().for_each(|waker| waker.wake_by_ref());
     }
 }

@@ -46,7 +46,7 @@ pub enum Step {
     /// The log is closed, as the last frame said.
     Closed,
     /// The log cannot be read any more, or not from here.
-    Lost,
+    Lost(Lost),
 }
 
 impl Subscription {
@@ -59,6 +59,11 @@ impl Subscription {
     /// The last it has heard.
     pub fn position(&self) -> Position {
         self.after
+    }
+
+    /// Whether it has ever had all there was.
+    pub fn has_caught_up(&self) -> bool {
+        self.caught_up
     }
 
     /// How many records it has not heard yet; none until it has once had all there was.
@@ -110,7 +115,7 @@ impl Subscription {
                             take(&self.own(&page, through));
                             return Poll::Ready(Step::Frames);
                         }
-                        Err(Lost) => self.over = Some(Step::Lost),
+                        Err(lost) => self.over = Some(Step::Lost(lost)),
                     }
                 }
             }
@@ -189,8 +194,8 @@ impl Subscription {
         }
         if self.greeted && self.after >= state.head {
             match state.ended {
-                Some(End::Lost) => {
-                    self.over = Some(Step::Lost);
+                Some(End::Lost(lost)) => {
+                    self.over = Some(Step::Lost(lost));
                     return Poll::Ready(());
                 }
                 // The frame that says so is not for it, so it asks the log.
@@ -250,7 +255,7 @@ impl From<End> for Step {
     fn from(end: End) -> Self {
         match end {
             End::Closed => Self::Closed,
-            End::Lost => Self::Lost,
+            End::Lost(lost) => Self::Lost(lost),
         }
     }
 }

@@ -18,7 +18,7 @@ struct OfLog(Memory<Notes>, LogId);
 
 impl Source for OfLog {
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
-        async move { self.0.read(self.1, span).await.map_err(|_| Lost) }.boxed()
+        async move { self.0.read(self.1, span).await.map_err(Lost::from) }.boxed()
     }
 }
 
@@ -163,7 +163,7 @@ async fn a_log_that_is_deleted_lets_its_readers_go() {
     let mut reader = world.join(Position::ZERO, 0).await;
     assert_eq!(hear(&mut reader).await, "");
     world.store.commit(Commit::new().with(Operation::Delete(world.log))).await.expect("deleted");
-    assert_eq!(reader.next(0, |_| {}).await, Step::Lost);
+    assert_eq!(reader.next(0, |_| {}).await, Step::Lost(Lost::Gone));
 }
 
 #[tokio::test]
