@@ -87,7 +87,9 @@ pub struct Feed {
     caught_up: bool,
     /// Something was sent since it was last asked.
     moved: bool,
-    /// When it was last asked and something had been sent.
+    /// When it was last asked.
+    asked: Timestamp,
+    /// When it was asked for the last time before something was sent.
     last_sent: Timestamp,
     /// There is nobody to send anything to.
     gone: bool,
@@ -116,6 +118,7 @@ impl Feed {
             outbox,
             answer: None,
             wire,
+            asked: terms.began,
             last_sent: terms.began,
             terms,
             stuck_since: None,
@@ -349,7 +352,9 @@ impl Feed {
             self.end(End::TimeOver, now);
             return Ask::Send;
         }
-        self.last_sent = if moved { now } else { now.min(self.last_sent) };
+        let asked = std::mem::replace(&mut self.asked, now);
+        // Rather a little too early than too late: somebody counts on hearing something.
+        self.last_sent = now.min(if moved { asked } else { self.last_sent });
         match &mut self.wire {
             Wire::Plain | Wire::Chunked => self.beat(now),
             Wire::WebSocket(socket) => match socket.tick(now) {
