@@ -235,7 +235,17 @@ async fn answer(
             let message = "this client was too slow a moment ago; come again later";
             return Err(Refusal::new(StatusCode::CONFLICT, "SlowConsumer", message).retrying(left));
         }
-        clock.sleep(left).await;
+        // A server that is about to stop tells it so in the stream, when to come again with it.
+        let mut drained = api.drained.clone();
+        tokio::select! {
+            () = clock.sleep(left) => {}
+            () = drained.wait() => {}
+        }
+    }
+    if api.drained.is_draining() && asked.channel != Channel::Header {
+        let message = "the server is about to stop; come again, to where it is then";
+        let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServerRestart", message);
+        return Err(refusal.retrying(super::manner::come_again(&api.chance)));
     }
     let device = asked.device.clone().unwrap_or_else(default_device);
     let known = known(api, &guest, &asked).await?;

@@ -31,6 +31,11 @@ const NOT_MEMBER: u16 = 4403;
 /// Of one whose token does not count any more.
 const NO_TOKEN: u16 = 4401;
 
+/// When a client may come again whom nothing is wrong with.
+pub fn come_again(chance: &Chance) -> Duration {
+    Duration::from_millis(chance.within(RETRY_MS))
+}
+
 /// Somebody who listens to a room.
 pub struct Listener {
     pub rooms: Rooms,
@@ -64,7 +69,7 @@ impl Listener {
         // Where it begins is its place until it hears something.
         let place = match self.dialect {
             Dialect::Events(_) => {
-                let retry = self.chance.within(RETRY_MS);
+                let retry = come_again(&self.chance).as_millis();
                 Some(Bytes::from(format!("retry: {retry}\nid: {}\n\n", beginning.after)))
             }
             Dialect::Messages => None,
@@ -160,7 +165,7 @@ impl Talk {
     /// What is said last, in the stream.
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
         let Listener { rooms, key, chance, known, .. } = &self.listener;
-        let soon = Duration::from_millis(chance.within(RETRY_MS));
+        let soon = come_again(chance);
         // Who has not begun yet has not been anywhere.
         let cursor = self.waiting.as_ref().map_or(resume.into(), |(beginning, _)| beginning.after);
         let (reason, detail, retry) = match end {
