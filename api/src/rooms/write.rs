@@ -187,14 +187,21 @@ struct Sent<'a> {
 }
 
 fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
-    let is_array = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let sent = match is_array {
-        true => serde_json::from_slice::<Vec<Sent>>(body),
-        false => serde_json::from_slice::<Sent>(body).map(|sent| vec![sent]),
-    };
-    let sent = sent.map_err(|error| {
+    let is_array = begins_with(body, b'[');
+    let expected = |error: &dyn std::fmt::Display| {
         Refusal::invalid(format!("expected an event or an array of events, in JSON: {error}"))
-    })?;
+    };
+    let sent = match is_array {
+        true => serde_json::from_slice::<Vec<&RawValue>>(body),
+        false => serde_json::from_slice::<&RawValue>(body).map(|sent| vec![sent]),
+    };
+    let sent = sent.map_err(|error| expected(&error))?;
+    // Fields without names would be taken in their order.
+    if sent.iter().any(|sent| begins_with(sent.get().as_bytes(), b'[')) {
+        return Err(expected(&"an event is an object"));
+    }
+    let sent = sent.into_iter().map(|sent| serde_json::from_str::<Sent>(sent.get()));
+    let sent = sent.collect::<Result<Vec<_>, _>>().map_err(|error| expected(&error))?;
     let kind = |sent: &Sent<'_>| {
         Kind::parse(&sent.kind).ok_or_else(|| {
             Refusal::invalid("the type of an event is `messageEvent`, `reactionEvent` or `typingEvent`")
@@ -359,5 +366,14 @@ fn seen_answer(seen: &Seen, device: Option<&DeviceId>) -> Response {
 }
 
 async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body, limit: usize) -> Result<T, Refusal> {
-    Ok(parse_json(&body::bytes(sent, limit, &*api.stage.clock).await?)?)
+    let body = body::bytes(sent, limit, &*api.stage.clock).await?;
+    // Fields without names would be taken in their order.
+    if begins_with(&body, b'[') {
+        return Err(Refusal::invalid("expected an object, in JSON"));
+    }
+    Ok(parse_json(&body)?)
+}
+
+fn begins_with(json: &[u8], first: u8) -> bool {
+    json.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&first)
 }
