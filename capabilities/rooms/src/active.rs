@@ -136,6 +136,12 @@ struct Registry {
 }
 
 impl ActiveRooms {
+    /// No cursor of a room is above this; known of those that are used.
+    pub(crate) fn bound(&self, log: LogId) -> Option<Cursor> {
+        let active = self.lock().rooms.get(&log).cloned()?;
+        Some(active.lock().generator.bound())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Registry> {
         self.0.lock().expect("nobody panics while holding the registry")
     }

@@ -120,6 +120,10 @@ impl Rooms {
     /// The same, to be written within about a second, once for all that is noted until then. If too much waits to be
     /// written, it is as if it had not been said.
     pub fn note_seen(&self, room: &Room, user: &UserId, device: &DeviceId, cursor: Cursor) {
+        // Only the highest is noted, and one that was never there must not hide one that was.
+        if self.inner.active.bound(room.log).is_some_and(|bound| cursor > bound) {
+            return;
+        }
         let key = (room.log, user.clone(), device.clone());
         self.inner.noted.lock().note(key, (cursor.position(), self.inner.clock.now()));
     }
