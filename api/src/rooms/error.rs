@@ -212,3 +212,25 @@ impl From<BadEvent> for Refusal {
         Self::invalid(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_that_passes_is_5xx_and_says_when_to_come_again() {
+        let unavailable = || RoomError::Store(StoreError::Unavailable("a disk".into()));
+        for (error, status) in [
+            (RoomError::Fenced, StatusCode::SERVICE_UNAVAILABLE),
+            (RoomError::Contended, StatusCode::SERVICE_UNAVAILABLE),
+            (RoomError::Store(StoreError::NoSpace), StatusCode::INSUFFICIENT_STORAGE),
+            (unavailable(), StatusCode::INTERNAL_SERVER_ERROR),
+        ] {
+            let refusal = Refusal::from(error);
+            assert_eq!((refusal.status, refusal.error), (status, "Unavailable"));
+            let response = refusal.into_response();
+            assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        }
+        assert!(!Refusal::from(unavailable()).message.contains("disk"), "told in general");
+    }
+}
