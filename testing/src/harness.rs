@@ -119,8 +119,9 @@ pub struct Harness {
     pub clock: ManualClock,
     client: Client,
     server: Server,
+    setup: Setup,
     /// Removed last.
-    _data: Option<TempDir>,
+    data: Option<TempDir>,
 }
 
 impl Harness {
@@ -133,39 +134,26 @@ impl Harness {
     pub async fn with(setup: Setup) -> Self {
         // A Sunday in November 2025, at noon and some.
         let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_123));
-        let server_clock: Arc<dyn Clock> =
-            if setup.wall_clock { Arc::new(WallClock) } else { Arc::new(clock.clone()) };
         let data = match setup.store {
             TestStore::Memory => None,
             TestStore::Embedded | TestStore::Full => Some(TempDir::new().expect("a folder for the data")),
         };
-        let store = match &data {
-            None => StoreChoice::Memory,
-            Some(folder) => {
-                let mut options =
-                    EmbeddedOptions { on_failure: Arc::new(|why| panic!("{why}")), ..Default::default() };
-                if matches!(setup.store, TestStore::Full) {
-                    options.reserve_bytes = u64::MAX;
-                }
-                StoreChoice::Embedded { data: folder.path().to_owned(), options }
-            }
-        };
-        let listen = ([127, 0, 0, 1], 0).into();
-        let server = Server::start(ServerOptions {
-            seed: 42,
-            streams: setup.streams,
-            sessions: setup.sessions,
-            rooms: setup.rooms,
-            access: setup.doors.access(),
-            limits: setup.limits,
-            tls: setup.tls,
-            observe: setup.observe,
-            ..ServerOptions::new(store, listen, server_clock)
-        })
-        .await
-        .expect("a free port on the loopback interface");
+        let server = start(&setup, &clock, data.as_ref()).await;
         setup.doors.create(server.projects()).await;
-        Self { clock, client: Client::new(), server, _data: data }
+        Self { clock, client: Client::new(), server, setup, data }
+    }
+
+    /// Stops it and starts it again, with the same data and at the time that its clock shows.
+    ///
+    /// # Panics
+    /// When its store is in memory.
+    pub async fn restart(self) -> Self {
+        let Self { clock, client, server, setup, data } = self;
+        drop(client);
+        server.stop().await.expect("the server ends well");
+        assert!(data.is_some(), "a store in memory does not outlive its server");
+        let server = start(&setup, &clock, data.as_ref()).await;
+        Self { clock, client: Client::new(), server, setup, data }
     }
 
     /// The server's address and a path.
@@ -238,6 +226,38 @@ impl Harness {
         drop(self.client);
         self.server.stop().await.expect("the server ends well");
     }
+}
+
+/// A server as it is set up, with its data.
+async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Server {
+    let setup = setup.clone();
+    let server_clock: Arc<dyn Clock> =
+        if setup.wall_clock { Arc::new(WallClock) } else { Arc::new(clock.clone()) };
+    let store = match data {
+        None => StoreChoice::Memory,
+        Some(folder) => {
+            let mut options =
+                EmbeddedOptions { on_failure: Arc::new(|why| panic!("{why}")), ..Default::default() };
+            if matches!(setup.store, TestStore::Full) {
+                options.reserve_bytes = u64::MAX;
+            }
+            StoreChoice::Embedded { data: folder.path().to_owned(), options }
+        }
+    };
+    let listen = ([127, 0, 0, 1], 0).into();
+    Server::start(ServerOptions {
+        seed: 42,
+        streams: setup.streams,
+        sessions: setup.sessions,
+        rooms: setup.rooms,
+        access: setup.doors.access(),
+        limits: setup.limits,
+        tls: setup.tls,
+        observe: setup.observe,
+        ..ServerOptions::new(store, listen, server_clock)
+    })
+    .await
+    .expect("a free port on the loopback interface")
 }
 
 /// The text of a header.

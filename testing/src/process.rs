@@ -135,6 +135,15 @@ impl Process {
         self.data.path()
     }
 
+    /// Bytes of memory that it has just now.
+    pub fn memory(&self) -> u64 {
+        let id = self.child.id().expect("it is running");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it is running");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kib.expect("the system tells") * 1024
+    }
+
     /// Sends it a signal, by its name without `SIG`.
     pub async fn signal(&self, name: &str) {
         let id = self.child.id().expect("it is running").to_string();
