@@ -20,7 +20,8 @@ test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
 	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash
 	TIDINGS_POWER_CUTS=4000 $(CARGO) test --release --package tidings-testing --test it -- sessions::power
-	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability
+	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability rooms::survival
+	TIDINGS_ROOM_EVENTS=1000000 $(CARGO) test --release --package tidings-testing --test it -- rooms::cursors
 	TIDINGS_FUZZ_REQUESTS=200000 TIDINGS_SCHEMA_EXAMPLES=300 $(CARGO) test --release --package tidings-testing --test it -- fuzz schema
 
 # The store beside the raw sync of the disk under target/.

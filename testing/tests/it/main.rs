@@ -17,6 +17,7 @@ mod names;
 mod observe;
 mod project_commands;
 mod retention;
+mod rooms;
 mod schema;
 mod sessions;
 mod sockets;
