@@ -259,8 +259,10 @@ async fn stream_claims_restrict_every_operation() {
 #[tokio::test]
 async fn a_session_claim_reads_its_own_stream_and_nothing_else() {
     let server = closed().await;
-    created(&server, "/v1/app/stream/alice").await;
     created(&server, "/v1/app/stream/orders").await;
+    let subscribing = post(&server, "/v1/app/subscribe", &token(&server, Scope::Write));
+    let subscribing = subscribing.body(r#"{"sessionId":"alice","streamId":"orders"}"#);
+    assert_eq!(answer(subscribing).await.status(), 201);
     let claim =
         Resources { session: Some("alice".into()), streams: globs(&["orders"]), ..Resources::default() };
     let token = token_for(&server, Scope::Manage, claim);

@@ -272,7 +272,10 @@ async fn an_envelope_tells_when_its_message_was_published_however_late_it_is_del
     bench.clock.advance(Duration::from_secs(60));
     bench.follow_source("orders").await;
     let (_, read) = bench.streams.read(&key("alice"), From::Start).await.expect("readable");
-    let envelope: Value = serde_json::from_slice(&read.records[0].payload).expect("JSON");
+    let record = &read.records[0];
+    let head = record.head.as_deref().expect("it is in an envelope");
+    let envelope = [head.as_bytes(), &record.payload, b"}"].concat();
+    let envelope: Value = serde_json::from_slice(&envelope).expect("JSON");
     assert_eq!(envelope["ts"], published.as_millis());
 }
 
