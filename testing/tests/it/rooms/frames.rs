@@ -306,3 +306,33 @@ async fn a_reader_of_some_kinds_is_told_how_far_all_has_come() {
         assert_eq!(again.head["last-event-id"], *cursors[2]);
     }
 }
+
+#[tokio::test]
+async fn a_reader_of_some_kinds_hears_heartbeats_while_others_are_written() {
+    let server = open().await;
+    for wire in [Wire::Sse, Wire::SseLater] {
+        let mut reader = alice(&server, wire).asking("types=reactionEvent").comes().await;
+        for _ in 0..32 {
+            write(&server, message("m")).await;
+            let_pass(&server, 1).await;
+        }
+        let marker = write(&server, reaction("1", "bob", "+1", "add")).await;
+        assert_eq!(reader.hears().await.cursor(), marker);
+        assert_eq!(reader.comments, ["keep-alive"; 2], "{wire:?}");
+        assert_eq!(reader.bare_ids.len(), 2, "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_comes_again_before_it_has_heard_anything_misses_nothing() {
+    let server = open().await;
+    write_messages(&server, 2).await;
+    for wire in WIRES {
+        let reader = alice(&server, wire).comes().await;
+        let place = reader.head["last-event-id"].to_str().expect("a cursor").to_owned();
+        drop(reader);
+        let missed = write_messages(&server, 2).await;
+        let mut again = alice(&server, wire).having_heard(&place).comes().await;
+        hears_all(&mut again, &missed).await;
+    }
+}

@@ -334,3 +334,37 @@ async fn what_is_set_of_rooms_is_so_and_what_cannot_be_is_told() {
     assert_eq!(answer(client.get(&events)).await.status(), 429);
     drop(first);
 }
+
+#[tokio::test]
+async fn pages_may_use_the_known_names_as_the_project_of_their_token_says() {
+    let server = open().await;
+    let config = server.request(Method::PUT, "/v1/config/app").bearer_auth(manager(&server));
+    let config = config.json(&json!({ "corsOrigins": ["https://a.example"] }));
+    assert!(answer(config).await.status().is_success());
+    let path = "/x/blue.catbird.mls.updateCursor";
+    let preflight = async |origin: &str| {
+        let asked = server.request(Method::OPTIONS, path).header("origin", origin);
+        let asked = asked.header("access-control-request-method", "POST");
+        answer(asked.header("access-control-request-headers", "authorization")).await.headers().clone()
+    };
+    // A browser asks before it shows the token.
+    let allowed = preflight("https://a.example").await;
+    assert_eq!(allowed["access-control-allow-origin"], "https://a.example");
+    assert!(allowed.contains_key("access-control-allow-headers"));
+    assert!(!preflight("https://evil.example").await.contains_key("access-control-allow-origin"));
+    let cursor = write(&server, message("m")).await;
+    for (origin, seen) in [("https://a.example", true), ("https://evil.example", false)] {
+        let told = server.post(path).header("origin", origin).bearer_auth(token(&server, "alice"));
+        let told = answer(told.json(&json!({ "convoId": ROOM, "cursor": cursor }))).await;
+        assert_eq!(told.status(), 200);
+        assert_eq!(told.headers().contains_key("access-control-allow-origin"), seen, "{origin}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_could_become_something_else_is_no_websocket() {
+    let server = open().await;
+    let other = alice(&server, Wire::Sse).with_header("upgrade", "h2c").with_header("connection", "Upgrade");
+    let reader = other.comes().await;
+    assert_eq!(reader.head["content-type"], "text/event-stream");
+}
