@@ -2,6 +2,7 @@
 
 mod blackhole;
 mod browser;
+mod client;
 mod compaction;
 mod curl;
 mod cursors;
