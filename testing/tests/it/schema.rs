@@ -97,7 +97,7 @@ async fn answers_as(server: &Harness, description: &Value) {
     std::fs::write(folder.path().join("openapi.json"), description.to_string()).expect("written");
     let output = Command::new(program)
         .args(["run", "openapi.json", "--url", &server.url("/"), "--max-examples", &examples])
-        .args(["--seed", "1", "--workers", "2", "--request-timeout", "10", "--no-color"])
+        .args(["--seed", "1", "--workers", "1", "--request-timeout", "5", "--no-color"])
         .args(["--exclude-checks", UNCHECKED])
         .current_dir(folder.path())
         .output()
