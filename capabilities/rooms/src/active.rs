@@ -34,6 +34,8 @@ struct State {
     next: u64,
     /// Those on their way.
     under_way: BTreeSet<u64>,
+    /// A place that the log is known to have reached. Who is on its way lands above it: nothing below is missing any more.
+    landed: Position,
     /// What lies apart and may not be told yet, in order.
     waiting: VecDeque<Waiting>,
     /// What lies apart and may be heard, in order.
@@ -56,6 +58,7 @@ impl Active {
             reserved,
             next: 0,
             under_way: BTreeSet::new(),
+            landed: tail,
             waiting: VecDeque::new(),
             recent: VecDeque::new(),
             oldest: None,
@@ -73,13 +76,6 @@ impl Active {
     pub(crate) async fn until_told(&self, cursor: Position) {
         // The sender is ours.
         let _ = self.told.subscribe().wait_for(|told| *told >= cursor).await;
-    }
-
-    /// What lies apart after a position, in order.
-    pub(crate) fn recent(&self, after: Position) -> Vec<Record> {
-        let state = self.lock();
-        let from = state.recent.partition_point(|record| record.position <= after);
-        state.recent.range(from..).cloned().collect()
     }
 
     /// Lets go of what lies apart since before a moment. Returns whether anything is left.
@@ -262,6 +258,7 @@ impl Drop for UnderWay {
         let mut state = self.active.lock();
         state.generator.arrive(self.records, self.last);
         state.under_way.remove(&self.number);
+        state.landed = state.landed.max(self.last.unwrap_or_default());
         let Some(told) = state.tell(&self.inner, self.log) else { return };
         drop(state);
         self.active.announce(told, &self.inner, self.log);
@@ -306,6 +303,29 @@ impl Active {
         Some(first)
     }
 
+    /// What lies apart after a position, up to another, in order. The log was read up to a place: what waits below it waits
+    /// no longer.
+    pub(crate) fn hear(
+        self: &Arc<Self>,
+        inner: &Inner,
+        log: LogId,
+        span: (Position, Position),
+        landed: Position,
+    ) -> Vec<Record> {
+        let (after, through) = span;
+        let mut state = self.lock();
+        state.landed = state.landed.max(landed);
+        let told = state.tell(inner, log);
+        let from = state.recent.partition_point(|record| record.position <= after);
+        let heard = state.recent.range(from..).take_while(|record| record.position <= through);
+        let heard = heard.cloned().collect();
+        drop(state);
+        if let Some(told) = told {
+            self.announce(told, inner, log);
+        }
+        heard
+    }
+
     /// Everybody may know of a cursor.
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
@@ -317,11 +337,14 @@ impl Active {
 }
 
 impl State {
-    /// Shows what waits no longer. Returns its last cursor.
+    /// Shows what waits no longer: all that it waits for has arrived, or the log has passed it, so that what has not arrived
+    /// lands above it. Returns its last cursor.
     fn tell(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
         let first_under_way = self.under_way.first().copied().unwrap_or(u64::MAX);
+        let landed = self.landed;
+        let is_free = |waiting: &Waiting| waiting.before <= first_under_way || waiting.last < landed;
         let mut told = None;
-        while self.waiting.front().is_some_and(|waiting| waiting.before <= first_under_way) {
+        while self.waiting.front().is_some_and(is_free) {
             let Some(waiting) = self.waiting.pop_front() else { break };
             told = Some(waiting.last);
             if inner.channels.readers(log) == 0 {

@@ -81,6 +81,38 @@ async fn an_append_whose_caller_went_away_holds_typing_back_until_it_has_arrived
 }
 
 #[tokio::test]
+async fn typing_is_heard_also_when_what_lies_above_it_is_shown_before_it_is_known_that_it_may_be() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let mut reader = world.listen(&room, Cursor::ZERO).await;
+    world.write(&room, typing("first")).await;
+    let held = world.store.hold().await;
+    let mut below = Box::pin(write(&world.rooms, &room, message("below")));
+    assert!((&mut below).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    let mut typed = Box::pin(write(&world.rooms, &room, typing("t")));
+    assert!((&mut typed).now_or_never().is_none());
+    let mut above = Box::pin(write(&world.rooms, &room, message("above")));
+    assert!((&mut above).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    // Both are in the log now, and neither writer knows.
+    let unanswered = world.faults.hold_answers().await;
+    drop(held);
+    let heard_above = |heard: &[(Cursor, String)]| heard.iter().any(|(_, words)| words == "above");
+    while !heard_above(&reader.heard) {
+        reader.hear(reader.heard.len() + 1).await;
+    }
+    drop(unanswered);
+    let (below, typed, above) = (below.await.expect("written"), typed.await.expect("typed"), above.await);
+    assert!(below < typed && typed < above.expect("written"));
+    world.write(&room, message("end")).await;
+    while reader.heard.last().is_none_or(|(_, words)| words != "end") {
+        reader.hear(reader.heard.len() + 1).await;
+    }
+    assert_eq!(reader.hear(0).await, ["first", "below", "t", "above", "end"]);
+}
+
+#[tokio::test]
 async fn a_cursor_of_typing_is_good_after_a_restart_and_is_not_given_again() {
     let mut world = World::new().await;
     let room = world.room("r", &[]).await;
