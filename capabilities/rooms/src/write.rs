@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use tidings_engine::log::{
     Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, ReadError, Record, Refusal, Span,
     StoreError,
 };
-use tidings_model::{CommitNumber, LogId, Position, Producer, Timestamp, limits};
+use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
 use crate::active::{Active, UnderWay};
 use crate::event::{Event, is_first_of};
@@ -37,15 +38,17 @@ pub struct Written {
 
 impl Rooms {
     /// Writes events, all or none. What is kept is durable when it returns, and one stands behind the other in the log.
-    /// What is not kept lies behind all that is.
+    /// What is not kept lies behind all that is. A producer is one of the user's: others may have one of the same name.
     pub async fn write(
         &self,
         room: &Room,
+        user: &UserId,
         events: Vec<NewEvent>,
         producer: Option<Producer>,
     ) -> Result<Written, RoomError> {
         let inner = &self.inner;
         check(&events, producer.as_ref(), inner.options.payload_bytes)?;
+        let producer = producer.map(|producer| of_user(user, producer));
         let active = inner.active(room.log).await?;
         let now = inner.now();
         let (kept, apart): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
@@ -95,6 +98,17 @@ fn check(events: &[NewEvent], producer: Option<&Producer>, most: usize) -> Resul
         return Err(RoomError::TypingByProducer);
     }
     Ok(())
+}
+
+/// The producer as the log knows it, under a name that no other user can have given to one.
+fn of_user(user: &UserId, producer: Producer) -> Producer {
+    let mut digest = Sha256::new();
+    // With its length, so that a longer user and a shorter id are another pair.
+    digest.update((user.as_str().len() as u64).to_le_bytes());
+    digest.update(user.as_str());
+    digest.update(producer.id.as_str());
+    let name: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Producer { id: ProducerId::parse(&name).expect("64 characters"), ..producer }
 }
 
 fn places(first: Position, count: usize) -> Vec<Cursor> {

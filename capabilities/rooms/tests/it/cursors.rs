@@ -29,7 +29,7 @@ async fn a_batch_is_one_behind_the_other_and_typing_lies_behind_it() {
     let world = World::new().await;
     let room = world.room("r", &[]).await;
     let batch = vec![message("a"), typing("t"), reaction("a", "bob", "x", "add"), message("b")];
-    let written = world.rooms.write(&room, batch, None).await.expect("written");
+    let written = world.rooms.write(&room, &user("ann"), batch, None).await.expect("written");
     let places: Vec<_> = written.events.iter().map(|(cursor, _)| cursor.position().get()).collect();
     assert_eq!((places[2], places[3]), (places[0] + 1, places[0] + 2));
     assert!(places[1] > places[3]);

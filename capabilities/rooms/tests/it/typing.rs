@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 use tidings_model::limits;
 use tidings_rooms::Cursor;
 
-use crate::world::{SECOND, World, message, typing, write};
+use crate::world::{SECOND, World, message, typing, user, write};
 
 #[tokio::test]
 async fn typing_is_heard_in_its_place_by_those_who_are_there_and_never_again() {
@@ -147,7 +147,7 @@ async fn of_much_typing_the_newest_is_heard() {
     let mut reader = world.listen(&room, Cursor::ZERO).await;
     let many = limits::TYPING_PER_ROOM + 10;
     let batch = (0..many).map(|n| typing(&n.to_string())).collect();
-    let written = world.rooms.write(&room, batch, None).await.expect("typed");
+    let written = world.rooms.write(&room, &user("ann"), batch, None).await.expect("typed");
     let heard = reader.hear(limits::TYPING_PER_ROOM).await;
     assert_eq!(heard, (10..many).map(|n| n.to_string()).collect::<Vec<_>>());
     assert_eq!(written.events.len(), many, "each has a cursor all the same");

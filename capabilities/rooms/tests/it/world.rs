@@ -114,7 +114,7 @@ async fn open(
 }
 
 pub async fn write(rooms: &Rooms, room: &Room, event: NewEvent) -> Result<Cursor, RoomError> {
-    rooms.write(room, vec![event], None).await.map(|written| written.events[0].0)
+    rooms.write(room, &user("ann"), vec![event], None).await.map(|written| written.events[0].0)
 }
 
 pub fn project() -> ProjectId {
