@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
 
+use futures_util::FutureExt;
 use tidings_engine::log::{Commit, CommitError, StoreError};
 use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId, limits};
 
@@ -120,6 +121,12 @@ impl Rooms {
     /// The same, to be written within about a second, once for all that is noted until then. If too much waits to be
     /// written, it is as if it had not been said.
     pub fn note_seen(&self, room: &Room, user: &UserId, device: &DeviceId, cursor: Cursor) {
+        // Of what is noted for a device the highest is written: what was never there must not stand in its way. Stores know
+        // this at once; one that has to look for it is asked when the note is written.
+        let ceiling = self.inner.ceiling(room.log).now_or_never();
+        if ceiling.is_some_and(|ceiling| ceiling.is_ok_and(|ceiling| cursor > ceiling)) {
+            return;
+        }
         let key = (room.log, user.clone(), device.clone());
         self.inner.noted.lock().note(key, (cursor.position(), self.inner.clock.now()));
     }

@@ -66,6 +66,19 @@ async fn what_is_noted_counts_at_once_and_is_written_once_a_second() {
 }
 
 #[tokio::test]
+async fn what_was_never_there_does_not_stand_in_the_way_of_what_is_noted() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 2).await;
+    for cursor in [cursors[0], Cursor::at(Position::MAX), cursors[1]] {
+        world.rooms.note_seen(&room, &ann, &phone, cursor);
+    }
+    assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
+    world.rooms.write_noted().await.expect("written");
+    assert_eq!(seen(&world.taken_over().await, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
+}
+
+#[tokio::test]
 async fn what_was_noted_does_not_undo_a_rewind() {
     let world = World::new().await;
     let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
