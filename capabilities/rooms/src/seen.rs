@@ -133,9 +133,10 @@ impl Rooms {
 
     /// How far a user has seen a room, also what is only noted.
     pub async fn seen(&self, room: &Room, user: &UserId) -> Result<Seen, RoomError> {
+        // First the notes: one that is written in between is in the store by then.
+        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
         let stored = self.inner.store.seen(room.log, user).await?;
         let mut devices = stored.map(|stored| stored.as_ref().clone()).unwrap_or_default();
-        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
         if !noted.is_empty() {
             let ceiling = self.inner.ceiling(room.log).await?.position();
             for (device, seen) in noted.into_iter().filter(|(_, (through, _))| *through <= ceiling) {

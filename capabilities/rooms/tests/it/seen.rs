@@ -1,5 +1,6 @@
 //! How far somebody has seen is known on each device: the furthest counts, and nothing that was never there.
 
+use futures_util::FutureExt;
 use tidings_engine::Clock;
 use tidings_model::{Position, UserId, limits};
 use tidings_rooms::{Cursor, Room, Rooms};
@@ -76,6 +77,20 @@ async fn what_was_never_there_does_not_stand_in_the_way_of_what_is_noted() {
     assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
     world.rooms.write_noted().await.expect("written");
     assert_eq!(seen(&world.taken_over().await, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
+}
+
+#[tokio::test]
+async fn what_is_noted_is_known_also_while_it_is_being_written() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 1).await;
+    world.rooms.note_seen(&room, &ann, &phone, cursors[0]);
+    let held = world.faults.hold_look();
+    let mut look = Box::pin(seen(&world.rooms, &room, &ann));
+    assert!((&mut look).now_or_never().is_none(), "it has looked, and does not know yet what it saw");
+    world.rooms.write_noted().await.expect("written");
+    drop(held);
+    assert_eq!(look.await, [("phone".to_owned(), cursors[0])]);
 }
 
 #[tokio::test]
