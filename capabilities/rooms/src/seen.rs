@@ -105,15 +105,18 @@ impl Rooms {
         if cursor > inner.ceiling(room.log).await? {
             return Ok(());
         }
-        let _writing = inner.noted.writing.lock().await;
         let key = (room.log, user.clone(), device.clone());
-        let back = if force { Back::Go } else { Back::Stay };
+        let seen = (cursor.position(), inner.clock.now());
         if force {
+            let _writing = inner.noted.writing.lock().await;
             inner.noted.lock().forget(&key, None);
-        } else if !inner.is_news(&key, cursor.position()).await? {
+            inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
+        } else if inner.is_news(&key, cursor.position()).await? {
+            // Without waiting for others: the highest counts in whatever order they come, and many share a commit.
+            inner.commit(Commit::new().changing(see(key, seen, Back::Stay))).await?;
+        } else {
             return Ok(());
         }
-        inner.commit(Commit::new().changing(see(key, (cursor.position(), inner.clock.now()), back))).await?;
         inner.counts.seen.count();
         Ok(())
     }

@@ -94,6 +94,26 @@ async fn what_is_noted_is_known_also_while_it_is_being_written() {
 }
 
 #[tokio::test]
+async fn many_tell_at_once_how_far_they_have_seen() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann", "bob"]).await;
+    let (cursors, phone) = (cursors(&world, &room, 1).await, device("phone"));
+    let before = world.faults.commits();
+    let held = world.store.hold().await;
+    let (ann, bob) = (user("ann"), user("bob"));
+    let see = |of| Box::pin(world.rooms.see(&room, of, &phone, cursors[0], false));
+    let mut both = [see(&ann), see(&bob)];
+    for one in &mut both {
+        assert!(one.now_or_never().is_none());
+    }
+    assert_eq!(world.faults.commits(), before + 2, "neither waits for the other");
+    drop(held);
+    for one in both {
+        one.await.expect("seen");
+    }
+}
+
+#[tokio::test]
 async fn what_was_noted_does_not_undo_a_rewind() {
     let world = World::new().await;
     let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
