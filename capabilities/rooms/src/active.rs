@@ -22,6 +22,8 @@ pub(crate) struct Active {
     state: Mutex<State>,
     /// The last cursor of what lies apart that everybody may know of: nothing below it is still on its way.
     told: watch::Sender<Position>,
+    /// Who appends shares it with others who do; who must know the tail as it will be when a commit is made has it alone.
+    pub(crate) appending: tokio::sync::RwLock<()>,
     /// One reserves at a time; the others find it done.
     pub(crate) reserving: tokio::sync::Mutex<()>,
 }
@@ -64,7 +66,12 @@ impl Active {
             oldest: None,
         };
         // Whoever was told one of those in an earlier life may come back with it.
-        Self { state: Mutex::new(state), told: watch::Sender::new(reserved), reserving: <_>::default() }
+        Self {
+            state: Mutex::new(state),
+            told: watch::Sender::new(reserved),
+            appending: <_>::default(),
+            reserving: <_>::default(),
+        }
     }
 
     /// The last cursor of what lies apart that everybody may know of. To be asked before the log's tail.

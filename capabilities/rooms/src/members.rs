@@ -128,6 +128,15 @@ impl Inner {
         remove: Vec<UserId>,
     ) -> Result<LogId, RoomError> {
         let most = self.options.max_members;
+        let active;
+        let _alone = if self.options.history_for_new_members || add.is_empty() {
+            None
+        } else {
+            // Who may not read what was written before it came must not read what is written while it comes either. So
+            // nobody writes meanwhile: the tail is then the last event before the commit.
+            active = self.active(log).await?;
+            Some(active.appending.write().await)
+        };
         let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
         // Before: whoever leaves its seats is disturbed, also if nothing comes of it.
         found.row.judge_members(&add, &remove, most).map_err(CommitError::Declined)?;

@@ -150,7 +150,8 @@ impl Appending {
 
     async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
         let Self { log, active, payloads, producer, now } = self;
-        let (least, under_way) = UnderWay::set_out(&inner, log, active, payloads.len() as u64, now);
+        let _appending = active.appending.read().await;
+        let (least, under_way) = UnderWay::set_out(&inner, log, active.clone(), payloads.len() as u64, now);
         let append = Append {
             positions: Positions::AtLeast(least),
             conditions: Conditions { producer, ..Conditions::default() },

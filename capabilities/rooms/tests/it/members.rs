@@ -5,7 +5,7 @@ use tidings_engine::log::StoreError;
 use tidings_model::{RoomId, UserId};
 use tidings_rooms::{Cursor, Options, Room, RoomError};
 
-use crate::world::{World, message, project, user};
+use crate::world::{World, message, project, user, write};
 
 async fn change(world: &World, room: &Room, add: &[&str], remove: &[&str]) -> Result<Vec<UserId>, RoomError> {
     let users = |ids: &[&str]| ids.iter().map(|id| user(id)).collect();
@@ -27,6 +27,29 @@ async fn members_come_and_go_and_each_knows_where_the_room_was_when_it_came() {
     assert_eq!(joined("ann").await, Some(Cursor::ZERO), "who is a member stays one");
     assert_eq!(joined("cid").await, Some(head));
     assert_eq!(joined("bob").await, None);
+}
+
+#[tokio::test]
+async fn who_comes_where_history_is_hidden_has_come_after_all_that_was_written_before() {
+    let world = World::with(Options { history_for_new_members: false, ..Options::default() }).await;
+    let room = world.room("r", &[]).await;
+    let held = world.store.hold().await;
+    let mut before = Box::pin(write(&world.rooms, &room, message("before")));
+    assert!((&mut before).now_or_never().is_none());
+    // It is on its way to the log when somebody is added.
+    tokio::task::yield_now().await;
+    let mut added = Box::pin(change(&world, &room, &["ann"], &[]));
+    assert!((&mut added).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    let mut after = Box::pin(write(&world.rooms, &room, message("after")));
+    assert!((&mut after).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    drop(held);
+    let (before, added, after) = tokio::join!(before, added, after);
+    added.expect("added");
+    let joined = world.rooms.member(&room, &user("ann")).await.expect("a room").expect("a member").joined;
+    assert_eq!(joined, before.expect("written"));
+    assert!(joined < after.expect("written"));
 }
 
 #[tokio::test]
@@ -166,7 +189,7 @@ async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
     world.rooms.clear(&project()).await.expect("cleared");
     assert!(!seat.holds() && seat.is_revoked());
     assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);
-    let written = crate::world::write(&world.rooms, &room, message("b")).await;
+    let written = write(&world.rooms, &room, message("b")).await;
     assert!(matches!(written, Err(RoomError::NotFound)), "{written:?}");
     let again = world.room("r", &["ann"]).await;
     assert_ne!(again.log, room.log);
