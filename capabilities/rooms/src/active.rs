@@ -42,6 +42,8 @@ struct State {
     waiting: VecDeque<Waiting>,
     /// What lies apart and may be heard, in order.
     recent: VecDeque<Record>,
+    /// The last of it that somebody has heard.
+    heard: Position,
     /// The first event that is kept, if somebody has looked.
     oldest: Option<Position>,
 }
@@ -63,6 +65,7 @@ impl Active {
             landed: tail,
             waiting: VecDeque::new(),
             recent: VecDeque::new(),
+            heard: Position::ZERO,
             oldest: None,
         };
         // Whoever was told one of those in an earlier life may come back with it.
@@ -325,7 +328,8 @@ impl Active {
         let told = state.tell(inner, log);
         let from = state.recent.partition_point(|record| record.position <= after);
         let heard = state.recent.range(from..).take_while(|record| record.position <= through);
-        let heard = heard.cloned().collect();
+        let heard: Vec<_> = heard.cloned().collect();
+        state.heard = heard.last().map_or(state.heard, |last| last.position.max(state.heard));
         drop(state);
         if let Some(told) = told {
             self.announce(told, inner, log);
@@ -361,7 +365,8 @@ impl State {
             self.recent.extend(waiting.records);
         }
         let surplus = self.recent.len().saturating_sub(limits::TYPING_PER_ROOM);
-        self.recent.drain(..surplus);
+        let unheard = self.recent.drain(..surplus).filter(|record| record.position > self.heard).count();
+        inner.counts.typing_dropped.add(unheard as u64);
         told
     }
 }

@@ -38,7 +38,8 @@ pub struct Written {
 
 impl Rooms {
     /// Writes events, all or none. What is kept is durable when it returns, and one stands behind the other in the log.
-    /// What is not kept lies behind all that is. A producer is one of the user's: others may have one of the same name.
+    /// What is not kept lies behind all that is; if it cannot be told to anybody, but what is kept was written, it has the
+    /// place of the last of that. A producer is one of the user's: others may have one of the same name.
     pub async fn write(
         &self,
         room: &Room,
@@ -71,8 +72,16 @@ impl Rooms {
         }
         let mut apart_at = Vec::new();
         if !apart.is_empty() {
-            let first = inner.lay_apart(room.log, &active, &apart, now).await?;
-            apart_at = places(first, apart.len());
+            apart_at = match (inner.lay_apart(room.log, &active, &apart, now).await, kept_at.last()) {
+                (Ok(first), _) => places(first, apart.len()),
+                // Whoever is told that it failed writes all of it again, and the rest is written.
+                (Err(error), Some(&last)) => {
+                    tracing::debug!(%error, "could not tell anybody that somebody is typing");
+                    inner.counts.typing_dropped.add(apart.len() as u64);
+                    vec![last; apart.len()]
+                }
+                (Err(error), None) => return Err(error),
+            };
         }
         inner.counts.written(events.iter().map(|event| event.kind));
         let (mut kept_at, mut apart_at) = (kept_at.into_iter(), apart_at.into_iter());

@@ -173,6 +173,8 @@ async fn a_reader_hears_everything_once_and_in_order_while_many_write_and_type()
     let kept: Vec<_> =
         live.heard.iter().filter(|(_, words)| words != "t" && words != "end").cloned().collect();
     assert!(kept == replayed, "{} of {} heard", kept.len(), replayed.len());
+    let typed = live.heard.iter().filter(|(_, words)| words == "t").count() as u64;
+    assert_eq!(typed + world.count("tidings_room_typing_dropped_total"), 400, "all who were there heard it");
     // Whoever resumes where it has heard somebody type misses nothing.
     for (typed, _) in live.heard.iter().filter(|(_, words)| words == "t").step_by(29) {
         let rest = world.replay(&room, *typed).await;

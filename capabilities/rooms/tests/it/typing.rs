@@ -153,3 +153,54 @@ async fn of_much_typing_the_newest_is_heard() {
     assert_eq!(written.events.len(), many, "each has a cursor all the same");
     assert_eq!(world.count("tidings_room_typing_dropped_total"), 10);
 }
+
+#[tokio::test]
+async fn of_typing_that_comes_faster_than_it_is_heard_what_nobody_hears_is_counted() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let mut reader = world.listen(&room, Cursor::ZERO).await;
+    world.write(&room, typing("heard")).await;
+    reader.hear(1).await;
+    let half = limits::TYPING_PER_ROOM / 2;
+    let ann = user("ann");
+    let write = |n: usize| {
+        let batch = (n * half..(n + 1) * half).map(|n| typing(&n.to_string())).collect();
+        world.rooms.write(&room, &ann, batch, None)
+    };
+    for n in 0..3 {
+        let written = write(n).now_or_never().expect("nobody else has a turn meanwhile");
+        written.expect("typed");
+    }
+    let heard = reader.hear(1 + 2 * half).await;
+    assert_eq!(heard[1..], (half..3 * half).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert_eq!(world.count("tidings_room_typing_dropped_total"), half as u64);
+    for n in 3..6 {
+        write(n).await.expect("typed");
+        reader.hear(1 + n * half).await;
+    }
+    assert_eq!(world.count("tidings_room_typing_dropped_total"), half as u64, "what was heard makes room");
+}
+
+#[tokio::test]
+async fn messages_that_were_written_are_answered_also_if_typing_beside_them_can_be_told_to_nobody() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let mut reader = world.listen(&room, Cursor::ZERO).await;
+    let held = world.store.hold().await;
+    let (rooms, user) = (world.rooms.clone(), user("ann"));
+    let batch = vec![typing("t"), message("a"), message("b")];
+    let mut writing = Box::pin(rooms.write(&room, &user, batch, None));
+    assert!((&mut writing).now_or_never().is_none(), "cursors are being reserved");
+    drop(held);
+    let held = world.faults.hold_answers().await;
+    assert!((&mut writing).now_or_never().is_none());
+    world.clock.advance(10 * SECOND);
+    world.faults.full_after(1);
+    drop(held);
+    let written = writing.await.expect("the messages are durable").events;
+    assert_eq!(reader.hear(2).await, ["a", "b"]);
+    let (a, b) = (reader.heard[0].0, reader.heard[1].0);
+    assert_eq!(written.iter().map(|(cursor, _)| *cursor).collect::<Vec<_>>(), [b, a, b]);
+    assert_eq!(world.count("tidings_room_typing_dropped_total"), 1);
+    assert!(write(&world.rooms, &room, typing("t")).await.is_err(), "alone it has failed");
+}
