@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tidings_engine::log::{Commit, CommitError, StoreError};
@@ -13,6 +14,8 @@ use crate::{Cursor, Room, RoomError, Rooms};
 
 /// What is written in one commit.
 const WRITTEN_AT_ONCE: usize = 1000;
+/// That a device is still where it was is written at most so often.
+const RENEWED_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// How far a user has seen a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,7 +114,7 @@ impl Rooms {
             let _writing = inner.noted.writing.lock().await;
             inner.noted.lock().forget(&key, None);
             inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
-        } else if inner.is_news(&key, cursor.position()).await? {
+        } else if inner.is_news(&key, seen).await? {
             // Without waiting for others: the highest counts in whatever order they come, and many share a commit.
             inner.commit(Commit::new().changing(see(key, seen, Back::Stay))).await?;
         } else {
@@ -159,7 +162,7 @@ impl Rooms {
         for some in notes.chunks(WRITTEN_AT_ONCE) {
             let mut commit = Commit::new();
             for (key, seen) in some {
-                if inner.counts_as_seen(key, seen.0).await? {
+                if inner.counts_as_seen(key, *seen).await? {
                     commit = commit.changing(see(key.clone(), *seen, Back::Stay));
                 }
             }
@@ -183,22 +186,26 @@ impl Rooms {
 }
 
 impl Inner {
-    /// Whether a device has not been known to have seen so much.
-    async fn is_news(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+    /// Whether a device has not been known to have seen so much, or not for long.
+    async fn is_news(&self, key: &Key, (through, at): (Position, Timestamp)) -> Result<bool, StoreError> {
         let (log, user, device) = key;
         let stored = self.store.seen(*log, user).await?;
-        Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(|(known, _)| through > known))
+        // Several times before it would be forgotten.
+        let renewed_every = RENEWED_EVERY.min(self.options.retention / 4);
+        let is_old = |told: Timestamp| at.since(told) >= renewed_every;
+        let is_news = |(known, told)| through > known || (through == known && is_old(told));
+        Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(is_news))
     }
 
     /// Whether a note is to be written: it is news, and what was seen is there.
-    async fn counts_as_seen(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+    async fn counts_as_seen(&self, key: &Key, seen: (Position, Timestamp)) -> Result<bool, StoreError> {
         let ceiling = match self.ceiling(key.0).await {
             Ok(ceiling) => ceiling.position(),
             Err(RoomError::Store(error)) => return Err(error),
             // The room has ended.
             Err(_) => return Ok(false),
         };
-        Ok(through <= ceiling && self.is_news(key, through).await?)
+        Ok(seen.0 <= ceiling && self.is_news(key, seen).await?)
     }
 }
 

@@ -175,7 +175,7 @@ pub enum Change {
         device: DeviceId,
         /// So far.
         through: Position,
-        /// Now.
+        /// Now. Counts also if it has seen just as much before.
         at: Timestamp,
         /// What to do if it has seen more before.
         back: Back,
@@ -340,6 +340,9 @@ impl Table {
         let known = devices.entry(device.clone()).or_insert(seen);
         if back == Back::Go || through > known.0 {
             *known = (through, at);
+        } else if through == known.0 {
+            // It is still there, and not to be forgotten because nobody writes.
+            known.1 = known.1.max(at);
         }
         if devices.len() > limits::DEVICES_PER_MEMBER {
             let others = devices.iter().filter(|(other, _)| **other != device);

@@ -5,7 +5,7 @@ use tidings_engine::Clock;
 use tidings_model::{Position, UserId, limits};
 use tidings_rooms::{Cursor, Room, Rooms};
 
-use crate::world::{SECOND, World, device, message, user};
+use crate::world::{HOUR, SECOND, World, device, message, user};
 
 async fn cursors(world: &World, room: &Room, count: usize) -> Vec<Cursor> {
     let mut cursors = Vec::new();
@@ -157,4 +157,32 @@ async fn how_far_somebody_has_seen_is_forgotten_after_twice_the_time_that_events
     let left: Vec<_> = seen(&world.rooms, &room, &ann).await.into_iter().map(|(id, _)| id).collect();
     assert_eq!(left, ["new"]);
     assert!(world.clock.now() > crate::world::START);
+}
+
+#[tokio::test]
+async fn a_device_that_tells_the_same_again_is_not_forgotten_and_that_costs_a_write_an_hour() {
+    let world = World::new().await;
+    let (room, ann) = (world.room("r", &["ann"]).await, user("ann"));
+    let cursors = cursors(&world, &room, 1).await;
+    let writes = || world.count("tidings_room_seen_writes_total");
+    for id in ["asks", "notes"] {
+        world.rooms.see(&room, &ann, &device(id), cursors[0], false).await.expect("seen");
+    }
+    let tell = async || {
+        world.rooms.see(&room, &ann, &device("asks"), cursors[0], false).await.expect("seen");
+        world.rooms.note_seen(&room, &ann, &device("notes"), cursors[0]);
+        world.rooms.write_noted().await.expect("written");
+    };
+    world.clock.advance(HOUR - SECOND);
+    tell().await;
+    assert_eq!(writes(), 2, "it is known");
+    world.clock.advance(SECOND);
+    tell().await;
+    tell().await;
+    assert_eq!(writes(), 4, "it is told to be there still, once");
+    world.clock.advance(2 * world.options.retention - HOUR);
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 0);
+    assert_eq!(seen(&world.rooms, &room, &ann).await.len(), 2);
+    world.clock.advance(HOUR + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 1, "when it is silent it is");
 }

@@ -15,6 +15,7 @@ use crate::wayward::{Faults, Wayward};
 
 pub const START: Timestamp = Timestamp::from_millis(1_763_294_400_000);
 pub const SECOND: Duration = Duration::from_secs(1);
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub struct World {
