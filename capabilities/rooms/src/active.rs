@@ -17,6 +17,11 @@ use crate::{Cursor, RoomError};
 /// Cursors of a room that are further ahead of the clock than this are worth an alarm.
 const AHEAD: Duration = Duration::from_secs(5);
 
+/// Cursors of what lies apart that are reserved at a time, however little time that is: a tiny part of a millisecond.
+const CURSORS_RESERVED: u64 = 1 << 20;
+/// When so few are left, more are reserved. Enough for a write.
+const CURSORS_LEFT: u64 = limits::EVENTS_PER_WRITE as u64;
+
 /// A room that is used.
 pub(crate) struct Active {
     state: Mutex<State>,
@@ -99,12 +104,15 @@ impl Active {
     }
 
     /// Up to where cursors should be reserved for what lies apart, so much ahead of the time, if what is reserved does
-    /// not last for the time it must.
+    /// not last for the time it must. Where cursors are ahead of the clock already, as they are after a restart, only as many
+    /// are added as are needed there: otherwise each restart would move them further.
     pub(crate) fn to_reserve(&self, now: Timestamp, ahead: Duration, must: Duration) -> Option<Position> {
         let state = self.lock();
-        let latest = now.max(Timestamp::from_millis(state.generator.bound().millis()));
-        let lasts = state.reserved >= Cursor::first_of(latest + must).position();
-        (!lasts).then(|| Cursor::first_of(latest + ahead).position())
+        let reach = |time: Duration, cursors: u64| {
+            let counted = state.generator.bound().position().further(cursors).unwrap_or(Position::MAX);
+            Cursor::first_of(now + time).position().max(counted)
+        };
+        (state.reserved < reach(must, CURSORS_LEFT)).then(|| reach(ahead, CURSORS_RESERVED))
     }
 
     /// Somebody has reserved up to here.

@@ -1,6 +1,9 @@
 //! What is not kept is heard by those who are there, in its place, and nothing is missed by that.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
+use tidings_engine::Clock;
 use tidings_model::limits;
 use tidings_rooms::Cursor;
 
@@ -126,6 +129,30 @@ async fn a_cursor_of_typing_is_good_after_a_restart_and_is_not_given_again() {
     let again = [world.write(&room, typing("u")).await, world.write(&room, message("b")).await];
     assert!(again.iter().all(|cursor| *cursor > typed));
     assert_eq!(reader.hear(2).await, ["u", "b"]);
+}
+
+#[tokio::test]
+async fn however_often_the_server_starts_cursors_are_a_few_seconds_ahead_of_the_clock_at_most() {
+    let mut world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let mut last = Cursor::ZERO;
+    for n in 0..20u32 {
+        world.clock.advance(Duration::from_millis(10));
+        for event in [typing("t"), message("a"), typing("u")] {
+            let next = world.write(&room, event).await;
+            assert!(next > last);
+            last = next;
+        }
+        let ahead = last.millis().saturating_sub(world.clock.now().as_millis());
+        assert!(ahead <= 4000, "{ahead} ms after {n} restarts");
+        world.restart().await;
+    }
+    // And while they are ahead it takes no more commits than otherwise.
+    let before = world.faults.commits();
+    for _ in 0..100 {
+        world.write(&room, typing("t")).await;
+    }
+    assert_eq!(world.faults.commits(), before + 1);
 }
 
 #[tokio::test]
