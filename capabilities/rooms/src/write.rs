@@ -6,13 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tidings_engine::log::{
-    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, ReadError, Record, Refusal, Span,
-    StoreError,
+    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, Record, Refusal, StoreError,
 };
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
 use crate::active::{Active, UnderWay};
-use crate::event::{Event, is_first_of};
+use crate::answers::Answer;
 use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 
@@ -24,8 +23,6 @@ const FOR_THIS_MOMENT: Duration = Duration::from_millis(1);
 const FOR_A_WHILE: Duration = Duration::from_secs(2);
 /// How often it is tried anew when reserved cursors are used up by others.
 const ATTEMPTS: usize = 16;
-/// Most repeated requests are that young.
-const REPEATED_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,12 +141,18 @@ enum Landed {
 impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
+        let (count, at) = (self.payloads.len(), self.now);
         // In a task of its own: if the caller goes away the commit may still be made, and until it is known whether it was
         // nothing that lies apart may be shown behind it.
         let appending = tokio::spawn(self.commit(inner.clone()));
         let committed = appending.await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         match (committed, producer) {
-            (Ok(appended), _) => Ok(Landed::Now(appended)),
+            (Ok(appended), producer) => {
+                if let Some(producer) = producer {
+                    inner.answers.remember(log, &producer, Answer { first: appended.first, count, at });
+                }
+                Ok(Landed::Now(appended))
+            }
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
                 inner.repeated(log, &producer).await.map(Landed::Before)
             }
@@ -210,54 +213,5 @@ impl Inner {
         self.commit(Commit::new().changing(Change::Reserve { log, through })).await?;
         active.reserved(through);
         Ok(())
-    }
-
-    /// The first answer to a request that is repeated.
-    async fn repeated(&self, log: LogId, producer: &Producer) -> Result<Vec<(Cursor, Timestamp)>, RoomError> {
-        let floor = self.store.status(log).await?.floor;
-        let young = Cursor::first_of(self.now() - REPEATED_WITHIN).position().max(floor);
-        if let Some(events) = self.search(log, producer, young, Position::MAX).await? {
-            return Ok(events);
-        }
-        self.search(log, producer, floor, young).await?.ok_or(RoomError::Forgotten)
-    }
-
-    /// Searches between two positions for what a request has written.
-    async fn search(
-        &self,
-        log: LogId,
-        producer: &Producer,
-        mut after: Position,
-        through: Position,
-    ) -> Result<Option<Vec<(Cursor, Timestamp)>>, RoomError> {
-        let mut events = Vec::new();
-        let mut searched = 0;
-        while searched < limits::REPEAT_SEARCH_EVENTS {
-            // An append that begins before the end may end behind it.
-            let through = if events.is_empty() { through } else { Position::MAX };
-            let page = match self.store.read(log, Span { through, ..Span::after(after) }).await {
-                Err(ReadError::Trimmed { floor, .. }) => {
-                    after = floor;
-                    continue;
-                }
-                page => page?,
-            };
-            if page.records.is_empty() {
-                return Ok(None);
-            }
-            searched += page.records.len();
-            after = page.last(after);
-            for record in &page.records {
-                if events.is_empty() && !is_first_of(record, producer) {
-                    continue;
-                }
-                let Some(event) = Event::of(record) else { continue };
-                events.push((event.cursor, event.emitted_at));
-                if record.boundary == Boundary::Last {
-                    return Ok(Some(events));
-                }
-            }
-        }
-        Ok(None)
     }
 }

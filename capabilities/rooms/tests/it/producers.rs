@@ -2,7 +2,7 @@
 
 use tidings_engine::Clock;
 use tidings_model::{Producer, ProducerId, limits};
-use tidings_rooms::{Cursor, RoomError};
+use tidings_rooms::{Cursor, RoomError, Rooms};
 
 use crate::world::{DAY, SECOND, World, message, reaction, stamp, typing, user};
 
@@ -68,6 +68,37 @@ async fn what_a_repeated_request_wrote_may_be_gone() {
     let again = world.rooms.write(&room, &user("ann"), vec![message("a")], Some(stamp(0))).await;
     assert!(matches!(again, Err(RoomError::Forgotten)), "{again:?}");
     world.rooms.write(&room, &user("ann"), vec![message("b")], Some(stamp(1))).await.expect("it goes on");
+}
+
+#[tokio::test]
+async fn a_repeated_request_is_not_searched_for_again_and_again_nor_for_ever() {
+    let mut world = World::new().await;
+    let (room, ann) = (world.room("r", &[]).await, user("ann"));
+    let repeat = async |rooms: &Rooms| rooms.write(&room, &ann, vec![message("a")], Some(stamp(0))).await;
+    let first = repeat(&world.rooms).await.expect("written");
+    let fill = async |world: &World, batches: usize| {
+        for _ in 0..batches {
+            let batch = vec![message("b"); limits::EVENTS_PER_WRITE];
+            world.rooms.write(&room, &ann, batch, None).await.expect("written");
+        }
+    };
+    fill(&world, 2).await;
+    assert_eq!(repeat(&world.rooms).await.expect("repeated").events, first.events);
+    assert_eq!(world.faults.read(), 0, "it is known");
+    world.restart().await;
+    for _ in 0..2 {
+        assert_eq!(repeat(&world.rooms).await.expect("repeated").events, first.events);
+        assert!((1..=limits::READ_CHUNK_RECORDS).contains(&world.faults.read()), "it was searched for once");
+    }
+    world.clock.advance(DAY);
+    fill(&world, limits::REPEAT_SEARCH_EVENTS / limits::EVENTS_PER_WRITE).await;
+    world.restart().await;
+    let before = world.faults.read();
+    for _ in 0..2 {
+        let again = repeat(&world.rooms).await;
+        assert!(matches!(again, Err(RoomError::Forgotten)), "{again:?}");
+        assert_eq!(world.faults.read() - before, limits::REPEAT_SEARCH_EVENTS);
+    }
 }
 
 #[tokio::test]
