@@ -83,8 +83,10 @@ pub const ACTIVE_ROOMS: usize = 100_000;
 pub const COLLAPSED_PER_ROOM: usize = 100_000;
 /// Reactions, each by an actor to a message, that are told apart at a time when redundant ones are searched.
 pub const COLLAPSE_KEYS: usize = 250_000;
-/// Events that are searched for the first answer to a request that its producer repeats.
-pub const REPEAT_SEARCH_EVENTS: usize = 1_000_000;
+/// Answers of rooms to requests of producers that are remembered, should they be repeated. Others are searched for.
+pub const REMEMBERED_ANSWERS: usize = 50_000;
+/// Events that are searched for the first answer to a request that its producer repeats, from the latest back.
+pub const REPEAT_SEARCH_EVENTS: usize = 50_000;
 /// How far somebody has seen a room, noted in memory and not yet written.
 pub const NOTED_SEEN: usize = 100_000;
 /// Live readers that one user has in the rooms of a project.

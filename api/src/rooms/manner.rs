@@ -162,6 +162,11 @@ impl Talk {
         }
     }
 
+    /// Whether it is known to be no member any more.
+    fn is_removed(&self) -> bool {
+        self.listener.seat.as_ref().is_some_and(Seat::is_revoked)
+    }
+
     /// What is said last, in the stream.
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
         let Listener { rooms, key, chance, known, .. } = &self.listener;
@@ -179,9 +184,12 @@ impl Talk {
                 });
                 ("slow-consumer", detail, retry)
             }
-            End::Draining | End::Failed => ("server-restart", json!({ "retryAfter": seconds(soon) }), soon),
             End::Revoked => ("token-expired", json!({ "status": 401 }), soon),
-            End::Expelled => ("membership-revoked", json!({ "status": 403 }), soon),
+            End::Expelled if self.is_removed() => ("membership-revoked", json!({ "status": 403 }), soon),
+            // Also who was to be removed and perhaps was not: it may come again to see.
+            End::Draining | End::Failed | End::Expelled => {
+                ("server-restart", json!({ "retryAfter": seconds(soon) }), soon)
+            }
             End::Lost => ("compacted", known.detail(Missed::Compacted(Some(cursor))), soon),
             End::Complete | End::TimeOver | End::Left => return None,
         };
@@ -255,9 +263,9 @@ impl Manner for Talk {
         let close = match end {
             End::Slow => close(SLOW, "slow-consumer"),
             End::Revoked => close(NO_TOKEN, "token-expired"),
-            End::Expelled => close(NOT_MEMBER, "membership-revoked"),
+            End::Expelled if self.is_removed() => close(NOT_MEMBER, "membership-revoked"),
             End::Lost => close(GONE, "compacted"),
-            End::Failed => End::Draining.close(),
+            End::Failed | End::Expelled => End::Draining.close(),
             End::Draining | End::Complete | End::TimeOver | End::Left => end.close(),
         };
         let Some((info, retry)) = self.info(end, resume, lag, now) else {

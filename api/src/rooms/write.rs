@@ -161,7 +161,7 @@ pub async fn write_events(
     if guest.seat.is_some_and(|(_, seat)| !seat.holds()) {
         return Err(Refusal::not_member());
     }
-    let written = api.rooms.write(&guest.room, events, producer).await?;
+    let written = api.rooms.write(&guest.room, &guest.user, events, producer).await?;
     let mut answers = written
         .events
         .iter()

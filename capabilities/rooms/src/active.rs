@@ -17,11 +17,18 @@ use crate::{Cursor, RoomError};
 /// Cursors of a room that are further ahead of the clock than this are worth an alarm.
 const AHEAD: Duration = Duration::from_secs(5);
 
+/// Cursors of what lies apart that are reserved at a time, however little time that is: a tiny part of a millisecond.
+const CURSORS_RESERVED: u64 = 1 << 20;
+/// When so few are left, more are reserved. Enough for a write.
+const CURSORS_LEFT: u64 = limits::EVENTS_PER_WRITE as u64;
+
 /// A room that is used.
 pub(crate) struct Active {
     state: Mutex<State>,
     /// The last cursor of what lies apart that everybody may know of: nothing below it is still on its way.
     told: watch::Sender<Position>,
+    /// Who appends shares it with others who do; who must know the tail as it will be when a commit is made has it alone.
+    pub(crate) appending: tokio::sync::RwLock<()>,
     /// One reserves at a time; the others find it done.
     pub(crate) reserving: tokio::sync::Mutex<()>,
 }
@@ -34,10 +41,14 @@ struct State {
     next: u64,
     /// Those on their way.
     under_way: BTreeSet<u64>,
+    /// A place that the log is known to have reached. Who is on its way lands above it: nothing below is missing any more.
+    landed: Position,
     /// What lies apart and may not be told yet, in order.
     waiting: VecDeque<Waiting>,
     /// What lies apart and may be heard, in order.
     recent: VecDeque<Record>,
+    /// The last of it that somebody has heard.
+    heard: Position,
     /// The first event that is kept, if somebody has looked.
     oldest: Option<Position>,
 }
@@ -56,12 +67,19 @@ impl Active {
             reserved,
             next: 0,
             under_way: BTreeSet::new(),
+            landed: tail,
             waiting: VecDeque::new(),
             recent: VecDeque::new(),
+            heard: Position::ZERO,
             oldest: None,
         };
         // Whoever was told one of those in an earlier life may come back with it.
-        Self { state: Mutex::new(state), told: watch::Sender::new(reserved), reserving: <_>::default() }
+        Self {
+            state: Mutex::new(state),
+            told: watch::Sender::new(reserved),
+            appending: <_>::default(),
+            reserving: <_>::default(),
+        }
     }
 
     /// The last cursor of what lies apart that everybody may know of. To be asked before the log's tail.
@@ -75,13 +93,6 @@ impl Active {
         let _ = self.told.subscribe().wait_for(|told| *told >= cursor).await;
     }
 
-    /// What lies apart after a position, in order.
-    pub(crate) fn recent(&self, after: Position) -> Vec<Record> {
-        let state = self.lock();
-        let from = state.recent.partition_point(|record| record.position <= after);
-        state.recent.range(from..).cloned().collect()
-    }
-
     /// Lets go of what lies apart since before a moment. Returns whether anything is left.
     pub(crate) fn forget_recent(&self, before: Timestamp) -> bool {
         let mut state = self.lock();
@@ -93,12 +104,15 @@ impl Active {
     }
 
     /// Up to where cursors should be reserved for what lies apart, so much ahead of the time, if what is reserved does
-    /// not last for the time it must.
+    /// not last for the time it must. Where cursors are ahead of the clock already, as they are after a restart, only as many
+    /// are added as are needed there: otherwise each restart would move them further.
     pub(crate) fn to_reserve(&self, now: Timestamp, ahead: Duration, must: Duration) -> Option<Position> {
         let state = self.lock();
-        let latest = now.max(Timestamp::from_millis(state.generator.bound().millis()));
-        let lasts = state.reserved >= Cursor::first_of(latest + must).position();
-        (!lasts).then(|| Cursor::first_of(latest + ahead).position())
+        let reach = |time: Duration, cursors: u64| {
+            let counted = state.generator.bound().position().further(cursors).unwrap_or(Position::MAX);
+            Cursor::first_of(now + time).position().max(counted)
+        };
+        (state.reserved < reach(must, CURSORS_LEFT)).then(|| reach(ahead, CURSORS_RESERVED))
     }
 
     /// Somebody has reserved up to here.
@@ -173,13 +187,6 @@ impl Inner {
                 return Ok(active);
             }
         }
-    }
-
-    /// The bound of a room's cursors, if it is in memory.
-    pub(crate) fn known_bound(&self, log: LogId) -> Option<Cursor> {
-        let active = self.active.lock().rooms.get(&log).cloned()?;
-        let bound = active.lock().generator.bound();
-        Some(bound)
     }
 
     /// Lets go of rooms that nobody uses.
@@ -275,6 +282,7 @@ impl Drop for UnderWay {
         let mut state = self.active.lock();
         state.generator.arrive(self.records, self.last);
         state.under_way.remove(&self.number);
+        state.landed = state.landed.max(self.last.unwrap_or_default());
         let Some(told) = state.tell(&self.inner, self.log) else { return };
         drop(state);
         self.active.announce(told, &self.inner, self.log);
@@ -319,6 +327,30 @@ impl Active {
         Some(first)
     }
 
+    /// What lies apart after a position, up to another, in order. The log was read up to a place: what waits below it waits
+    /// no longer.
+    pub(crate) fn hear(
+        self: &Arc<Self>,
+        inner: &Inner,
+        log: LogId,
+        span: (Position, Position),
+        landed: Position,
+    ) -> Vec<Record> {
+        let (after, through) = span;
+        let mut state = self.lock();
+        state.landed = state.landed.max(landed);
+        let told = state.tell(inner, log);
+        let from = state.recent.partition_point(|record| record.position <= after);
+        let heard = state.recent.range(from..).take_while(|record| record.position <= through);
+        let heard: Vec<_> = heard.cloned().collect();
+        state.heard = heard.last().map_or(state.heard, |last| last.position.max(state.heard));
+        drop(state);
+        if let Some(told) = told {
+            self.announce(told, inner, log);
+        }
+        heard
+    }
+
     /// Everybody may know of a cursor.
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
@@ -330,11 +362,14 @@ impl Active {
 }
 
 impl State {
-    /// Shows what waits no longer. Returns its last cursor.
+    /// Shows what waits no longer: all that it waits for has arrived, or the log has passed it, so that what has not arrived
+    /// lands above it. Returns its last cursor.
     fn tell(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
         let first_under_way = self.under_way.first().copied().unwrap_or(u64::MAX);
+        let landed = self.landed;
+        let is_free = |waiting: &Waiting| waiting.before <= first_under_way || waiting.last < landed;
         let mut told = None;
-        while self.waiting.front().is_some_and(|waiting| waiting.before <= first_under_way) {
+        while self.waiting.front().is_some_and(is_free) {
             let Some(waiting) = self.waiting.pop_front() else { break };
             told = Some(waiting.last);
             if inner.channels.readers(log) == 0 {
@@ -344,7 +379,8 @@ impl State {
             self.recent.extend(waiting.records);
         }
         let surplus = self.recent.len().saturating_sub(limits::TYPING_PER_ROOM);
-        self.recent.drain(..surplus);
+        let unheard = self.recent.drain(..surplus).filter(|record| record.position > self.heard).count();
+        inner.counts.typing_dropped.add(unheard as u64);
         told
     }
 }

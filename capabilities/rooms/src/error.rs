@@ -53,8 +53,8 @@ pub enum RoomError {
     /// The room remembers as many producers as it may.
     #[error("the room has {} active producers already", limits::PRODUCERS_PER_LOG)]
     TooManyProducers,
-    /// The request was made before, but what it wrote is not kept any more.
-    #[error("this request was made before, and what it wrote is no longer kept")]
+    /// The request was made before, but what it wrote is not kept any more, or lies too far back to be found.
+    #[error("this request was made before, and what it wrote is no longer kept or lies too far back")]
     Forgotten,
     /// Another server has taken the rooms over.
     #[error("another server has taken over; try again there")]

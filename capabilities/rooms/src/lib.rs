@@ -1,9 +1,10 @@
 //! Rooms: conversations whose events have ULIDs as cursors, resumed without gaps.
 //!
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
-//! [`generator`] (which cursor is next), `active` (what is in memory of a room that is being written to), [`write`](mod@write) and
-//! [`read`]; then [`members`] with `seats` (who may hear it, until when), [`seen`] (how far somebody has come), [`sweep`]
-//! (what goes, and when), [`visits`] (who comes too often) and [`table`] (what is stored, and the contract a store keeps for it).
+//! [`generator`] (which cursor is next), `active` (what is in memory of a room that is being written to), [`write`](mod@write)
+//! with `answers` (what a repeated request is told) and [`read`]; then [`members`] with `seats` (who may hear it, until when),
+//! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`visits`] (who comes too often) and [`table`]
+//! (what is stored, and the contract a store keeps for it).
 //!
 //! Invariants: cursors of a room only grow, over all kinds of events, whatever the clock does and however often the server
 //! starts, and none is given twice. Nobody is shown an event while one with a lower cursor may still come. Only who
@@ -11,6 +12,7 @@
 //! Not here: SSE, WebSocket, status codes (`api`); records and their order (`engine::log`).
 
 mod active;
+mod answers;
 mod clock_guard;
 mod counts;
 pub mod cursor;

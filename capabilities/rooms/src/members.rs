@@ -7,7 +7,7 @@ use tidings_engine::log::{Commit, CommitError, Operation, StoreError};
 use tidings_model::{LogId, Position, ProjectId, RoomId, UserId};
 
 use crate::rooms::Inner;
-use crate::table::{Change, Declined, Row};
+use crate::table::{Change, Row};
 use crate::{Cursor, Room, RoomError, Rooms, Seat};
 
 /// How often a change that met another tries again.
@@ -127,12 +127,23 @@ impl Inner {
         add: Vec<UserId>,
         remove: Vec<UserId>,
     ) -> Result<LogId, RoomError> {
-        let joined = self.store.status(log).await?.tail;
-        let _leaving = self.seats.leave(log, &remove);
         let most = self.options.max_members;
-        match self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await {
-            Err(CommitError::Declined(Declined::NoSuchRoom)) => Err(RoomError::NotFound),
-            made => made.map(|_| log).map_err(RoomError::from),
-        }
+        let active;
+        let _alone = if self.options.history_for_new_members || add.is_empty() {
+            None
+        } else {
+            // Who may not read what was written before it came must not read what is written while it comes either. So
+            // nobody writes meanwhile: the tail is then the last event before the commit.
+            active = self.active(log).await?;
+            Some(active.appending.write().await)
+        };
+        let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
+        // Before: whoever leaves its seats is disturbed, also if nothing comes of it.
+        found.row.judge_members(&add, &remove, most).map_err(CommitError::Declined)?;
+        let leaving = self.seats.leave(log, &remove);
+        let joined = found.status.tail;
+        self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await?;
+        leaving.removed();
+        Ok(log)
     }
 }

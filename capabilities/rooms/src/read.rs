@@ -61,7 +61,7 @@ impl Rooms {
 
     /// No cursor of a room was ever given above this, if the room is in memory.
     pub fn ceiling(&self, room: &Room) -> Option<Cursor> {
-        self.inner.known_bound(room.log)
+        self.inner.active.bound(room.log)
     }
 
     /// Begins to listen to a room after a cursor that is not below the floor. The subscription reads what is there, then
@@ -149,13 +149,15 @@ impl Source for Reading {
     fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move {
             let active = self.inner.active(self.log).await.map_err(lost)?;
-            // Before the log: all that lies below them is there by now.
-            let mut apart = active.recent(span.after);
+            // Before the log: all that lies below it is there by now.
+            let told = active.told();
             let Stretch { mut page, last, whole } =
                 self.inner.stretch(self.log, span).await.map_err(Lost::from)?;
-            if !whole {
-                apart.retain(|record| record.position < last);
-            }
+            // After the log: what lies apart below a record that was read is heard now or never, whether its writer and
+            // those it waits for know yet or not. It is all there: whoever gets a cursor from now on gets one above that
+            // record, and so does everything that has not landed.
+            let through = if whole { told.max(last) } else { last };
+            let apart = active.hear(&self.inner, self.log, (span.after, through), last);
             if let Some(last) = apart.last() {
                 page.status.tail = page.status.tail.max(last.position);
                 page.records = merge(std::mem::take(&mut page.records), apart);

@@ -8,6 +8,7 @@ use tidings_model::{LogId, ProjectId, RoomId, limits};
 use tokio::sync::OnceCell;
 
 use crate::active::ActiveRooms;
+use crate::answers::Answers;
 use crate::clock_guard::ClockGuard;
 use crate::counts::Counts;
 use crate::seats::Seats;
@@ -35,6 +36,7 @@ pub(crate) struct Inner {
     pub(crate) counts: Counts,
     pub(crate) guard: ClockGuard,
     pub(crate) active: ActiveRooms,
+    pub(crate) answers: Answers,
     pub(crate) seats: Seats,
     pub(crate) noted: Noted,
     pub(crate) sweeping: Sweeping,
@@ -129,6 +131,7 @@ impl Rooms {
                 ours: Arc::new(ours),
                 counts: Counts::new(metrics),
                 active: ActiveRooms::default(),
+                answers: Answers::default(),
                 seats: Seats::default(),
                 noted: Noted::default(),
                 sweeping: Sweeping::default(),

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tidings_engine::log::{Commit, CommitError, StoreError};
 use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId, limits};
 
@@ -12,6 +14,8 @@ use crate::{Cursor, Room, RoomError, Rooms};
 
 /// What is written in one commit.
 const WRITTEN_AT_ONCE: usize = 1000;
+/// That a device is still where it was is written at most so often.
+const RENEWED_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// How far a user has seen a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,15 +108,18 @@ impl Rooms {
         if cursor > inner.ceiling(room.log).await? {
             return Ok(());
         }
-        let _writing = inner.noted.writing.lock().await;
         let key = (room.log, user.clone(), device.clone());
-        let back = if force { Back::Go } else { Back::Stay };
+        let seen = (cursor.position(), inner.clock.now());
         if force {
+            let _writing = inner.noted.writing.lock().await;
             inner.noted.lock().forget(&key, None);
-        } else if !inner.is_news(&key, cursor.position()).await? {
+            inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
+        } else if inner.is_news(&key, seen).await? {
+            // Without waiting for others: the highest counts in whatever order they come, and many share a commit.
+            inner.commit(Commit::new().changing(see(key, seen, Back::Stay))).await?;
+        } else {
             return Ok(());
         }
-        inner.commit(Commit::new().changing(see(key, (cursor.position(), inner.clock.now()), back))).await?;
         inner.counts.seen.count();
         Ok(())
     }
@@ -120,8 +127,10 @@ impl Rooms {
     /// The same, to be written within about a second, once for all that is noted until then. If too much waits to be
     /// written, it is as if it had not been said.
     pub fn note_seen(&self, room: &Room, user: &UserId, device: &DeviceId, cursor: Cursor) {
-        // Only the highest is noted, and one that was never there must not hide one that was.
-        if self.inner.active.bound(room.log).is_some_and(|bound| cursor > bound) {
+        // Of what is noted for a device the highest is written: what was never there must not stand in its way. Stores know
+        // this at once; one that has to look for it is asked when the note is written.
+        let ceiling = self.inner.ceiling(room.log).now_or_never();
+        if ceiling.is_some_and(|ceiling| ceiling.is_ok_and(|ceiling| cursor > ceiling)) {
             return;
         }
         let key = (room.log, user.clone(), device.clone());
@@ -130,9 +139,10 @@ impl Rooms {
 
     /// How far a user has seen a room, also what is only noted.
     pub async fn seen(&self, room: &Room, user: &UserId) -> Result<Seen, RoomError> {
+        // First the notes: one that is written in between is in the store by then.
+        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
         let stored = self.inner.store.seen(room.log, user).await?;
         let mut devices = stored.map(|stored| stored.as_ref().clone()).unwrap_or_default();
-        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
         if !noted.is_empty() {
             let ceiling = self.inner.ceiling(room.log).await?.position();
             for (device, seen) in noted.into_iter().filter(|(_, (through, _))| *through <= ceiling) {
@@ -152,7 +162,7 @@ impl Rooms {
         for some in notes.chunks(WRITTEN_AT_ONCE) {
             let mut commit = Commit::new();
             for (key, seen) in some {
-                if inner.counts_as_seen(key, seen.0).await? {
+                if inner.counts_as_seen(key, *seen).await? {
                     commit = commit.changing(see(key.clone(), *seen, Back::Stay));
                 }
             }
@@ -176,22 +186,26 @@ impl Rooms {
 }
 
 impl Inner {
-    /// Whether a device has not been known to have seen so much.
-    async fn is_news(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+    /// Whether a device has not been known to have seen so much, or not for long.
+    async fn is_news(&self, key: &Key, (through, at): (Position, Timestamp)) -> Result<bool, StoreError> {
         let (log, user, device) = key;
         let stored = self.store.seen(*log, user).await?;
-        Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(|(known, _)| through > known))
+        // Several times before it would be forgotten.
+        let renewed_every = RENEWED_EVERY.min(self.options.retention / 4);
+        let is_old = |told: Timestamp| at.since(told) >= renewed_every;
+        let is_news = |(known, told)| through > known || (through == known && is_old(told));
+        Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(is_news))
     }
 
     /// Whether a note is to be written: it is news, and what was seen is there.
-    async fn counts_as_seen(&self, key: &Key, through: Position) -> Result<bool, StoreError> {
+    async fn counts_as_seen(&self, key: &Key, seen: (Position, Timestamp)) -> Result<bool, StoreError> {
         let ceiling = match self.ceiling(key.0).await {
             Ok(ceiling) => ceiling.position(),
             Err(RoomError::Store(error)) => return Err(error),
             // The room has ended.
             Err(_) => return Ok(false),
         };
-        Ok(through <= ceiling && self.is_news(key, through).await?)
+        Ok(seen.0 <= ceiling && self.is_news(key, seen).await?)
     }
 }
 

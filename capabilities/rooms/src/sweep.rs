@@ -1,6 +1,7 @@
 //! What goes, and when.
 //!
-//! Events go when they are too old, from the oldest on, and the floor rises with that. Of reactions that replace each other
+//! Events go when they are too old, from the oldest on, and the floor rises with that; for a reader that is connected and
+//! behind they stay a little longer. Of reactions that replace each other
 //! only the last stays: the others are left out when somebody reads, wherever they lie, and the floor does not move. How far
 //! somebody has seen goes when it was not told for long. A clock that has just jumped ahead lets nothing go.
 
@@ -27,6 +28,8 @@ const LOOKED_AT: usize = 4096;
 const TRIMS_AT_A_TIME: usize = 64;
 /// Records of a page when the floor is searched behind the first record; each further page is larger.
 const PAGE: usize = 64;
+/// Who is connected and behind has one part in so many of the time that events are kept to hear them after that.
+const HELD_FOR_PART: u32 = 10;
 /// How far somebody has seen is known for so many times the time that events are kept.
 const SEEN_FOR: u32 = 2;
 
@@ -124,9 +127,14 @@ impl Inner {
     async fn trim(&self, log: LogId) -> Result<bool, StoreError> {
         let Some(found) = self.store.found(log).await? else { return Ok(false) };
         let before = found.status.floor;
-        let floor = self.too_old(log, before, found.status.tail).await?;
-        // Who is connected and behind is let hear it first. Its next look is from there.
-        let floor = self.channels.furthest_behind(log).map_or(floor, |reader| floor.min(reader));
+        let (retention, tail) = (self.options.retention, found.status.tail);
+        let mut floor = self.too_old(log, before, tail, retention).await?;
+        if let Some(reader) = self.channels.furthest_behind(log).filter(|reader| *reader < floor) {
+            // Who is connected and behind is let hear it first, for a while: nobody keeps everything for everybody by taking
+            // a little now and then. Its next look is from there.
+            let held = retention.saturating_add(retention / HELD_FOR_PART);
+            floor = self.too_old(log, before, tail, held).await?.max(reader);
+        }
         if floor <= before {
             return Ok(false);
         }
@@ -138,8 +146,14 @@ impl Inner {
         made(self.commit(commit).await)
     }
 
-    /// The last record that is too old, or the floor.
-    async fn too_old(&self, log: LogId, mut floor: Position, tail: Position) -> Result<Position, StoreError> {
+    /// The last record that is of an age, or the floor.
+    async fn too_old(
+        &self,
+        log: LogId,
+        mut floor: Position,
+        tail: Position,
+        age: Duration,
+    ) -> Result<Position, StoreError> {
         let now = self.now();
         // The first record most often tells that there is nothing.
         let mut records = 1;
@@ -150,7 +164,7 @@ impl Inner {
                 // It was trimmed by somebody else, or has ended.
                 Err(ReadError::Trimmed { .. } | ReadError::NoSuchLog(_)) => return Ok(Position::ZERO),
             };
-            let is_old = |record: &&Record| record.at + self.options.retention <= now;
+            let is_old = |record: &&Record| record.at + age <= now;
             let old = page.records.iter().take_while(is_old).count();
             floor = old.checked_sub(1).map_or(floor, |last| page.records[last].position);
             if old < page.records.len() || page.records.is_empty() {

@@ -77,6 +77,23 @@ pub struct Row {
     pub collapsed: Arc<Vec<Position>>,
 }
 
+impl Row {
+    /// Whether some may come and some may go.
+    pub(crate) fn judge_members(
+        &self,
+        add: &[UserId],
+        remove: &[UserId],
+        most: usize,
+    ) -> Result<(), Declined> {
+        let members = &self.members;
+        let leaving = remove.iter().filter(|user| members.contains_key(*user)).count();
+        let coming = add.iter().filter(|user| !members.contains_key(*user)).count();
+        let left = members.len().saturating_sub(leaving);
+        // Who has more than it may, because the limit is lower now, may still let some go.
+        if coming > 0 && left + coming > most { Err(Declined::TooManyMembers { most }) } else { Ok(()) }
+    }
+}
+
 /// How far a user has seen a room on each device, and when that was told.
 pub type Devices = BTreeMap<DeviceId, (Position, Timestamp)>;
 
@@ -158,7 +175,7 @@ pub enum Change {
         device: DeviceId,
         /// So far.
         through: Position,
-        /// Now.
+        /// Now. Counts also if it has seen just as much before.
         at: Timestamp,
         /// What to do if it has seen more before.
         back: Back,
@@ -303,21 +320,6 @@ impl Table {
         changes
     }
 
-    fn judge_members(
-        &self,
-        log: LogId,
-        add: &[UserId],
-        remove: &[UserId],
-        most: usize,
-    ) -> Result<(), Declined> {
-        let members = &self.rows.get(&log).ok_or(Declined::NoSuchRoom)?.members;
-        let leaving = remove.iter().filter(|user| members.contains_key(*user)).count();
-        let coming = add.iter().filter(|user| !members.contains_key(*user)).count();
-        let left = members.len().saturating_sub(leaving);
-        // Who has more than it may, because the limit is lower now, may still let some go.
-        if coming > 0 && left + coming > most { Err(Declined::TooManyMembers { most }) } else { Ok(()) }
-    }
-
     fn remove(&mut self, log: LogId) {
         self.seen.remove(&log);
         let Some(row) = self.rows.remove(&log) else { return };
@@ -338,6 +340,9 @@ impl Table {
         let known = devices.entry(device.clone()).or_insert(seen);
         if back == Back::Go || through > known.0 {
             *known = (through, at);
+        } else if through == known.0 {
+            // It is still there, and not to be forgotten because nobody writes.
+            known.1 = known.1.max(at);
         }
         if devices.len() > limits::DEVICES_PER_MEMBER {
             let others = devices.iter().filter(|(other, _)| **other != device);
@@ -385,7 +390,9 @@ impl Tables for Table {
                 let free = !self.rows.contains_key(log) && self.room(&row.project, &row.id).is_none();
                 holds(free, Declined::Moved)
             }
-            Change::Members { log, add, remove, most, .. } => self.judge_members(*log, add, remove, *most),
+            Change::Members { log, add, remove, most, .. } => {
+                self.rows.get(log).ok_or(Declined::NoSuchRoom)?.judge_members(add, remove, *most)
+            }
             Change::Remove { log }
             | Change::Reserve { log, .. }
             | Change::Collapse { log, .. }

@@ -55,6 +55,12 @@ struct CoolDown {
 }
 
 impl CoolDown {
+    /// A clock that was set back makes nobody stay away for longer.
+    fn seen_at(&mut self, now: Timestamp) -> &Self {
+        self.until = self.until.min(now + self.time);
+        self
+    }
+
     fn is_forgiven(&self, now: Timestamp) -> bool {
         now >= self.until + FORGIVEN_AFTER
     }
@@ -85,14 +91,15 @@ impl Visits {
     /// time.
     pub fn cut(&self, key: VisitKey, now: Timestamp) -> Duration {
         let mut state = self.lock();
-        let before = state.cool_downs.get(&key).filter(|before| !before.is_forgiven(now));
-        let time = match before {
+        let before = state.cool_downs.get_mut(&key).map(|before| before.seen_at(now));
+        let time = match before.filter(|before| !before.is_forgiven(now)) {
             Some(before) => (before.time * 2).min(COOL_DOWN_MAX),
             None => {
                 let [least, most] = [COOL_DOWN_MIN, COOL_DOWN_FIRST_MAX].map(|time| time.as_millis() as u64);
                 Duration::from_millis(self.chance.within(least..=most))
             }
         };
+        state.cleared = state.cleared.min(now);
         if state.cool_downs.len() >= limits::COOL_DOWNS && now.since(state.cleared) >= CLEARED_EVERY {
             state.cleared = now;
             state.cool_downs.retain(|_, before| !before.is_forgiven(now));
@@ -105,7 +112,7 @@ impl Visits {
 
     /// How long a reader is still to stay away.
     pub fn cooling(&self, key: &VisitKey, now: Timestamp) -> Option<Duration> {
-        let until = self.lock().cool_downs.get(key)?.until;
+        let until = self.lock().cool_downs.get_mut(key)?.seen_at(now).until;
         Some(until.since(now)).filter(|left| !left.is_zero())
     }
 
@@ -209,6 +216,20 @@ mod tests {
         assert_eq!(expected, COOL_DOWN_MAX);
         let forgiven = now + COOL_DOWN_MAX + FORGIVEN_AFTER;
         assert!(visits.cut(ann, forgiven) <= COOL_DOWN_FIRST_MAX);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_nobody_stay_away_for_longer() {
+        let visits = visits();
+        let (ann, hour) = (key("ann"), Duration::from_secs(60 * 60));
+        let first = visits.cut(ann.clone(), NOW);
+        let back = NOW - hour;
+        assert_eq!(visits.cooling(&ann, back), Some(first));
+        assert_eq!(visits.cooling(&ann, back + first), None, "it is over");
+        let bob = key("bob");
+        visits.cut(bob.clone(), NOW);
+        assert_eq!(visits.cut(bob.clone(), back), visits.cooling(&bob, back).expect("it was cut again"));
+        assert!(visits.cut(bob, back + COOL_DOWN_MAX + FORGIVEN_AFTER) <= COOL_DOWN_FIRST_MAX, "forgiven");
     }
 
     #[test]

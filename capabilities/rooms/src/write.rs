@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use tidings_engine::log::{
-    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, ReadError, Record, Refusal, Span,
-    StoreError,
+    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, Record, Refusal, StoreError,
 };
-use tidings_model::{CommitNumber, LogId, Position, Producer, Timestamp, limits};
+use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
 use crate::active::{Active, UnderWay};
-use crate::event::{Event, is_first_of};
+use crate::answers::Answer;
 use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 
@@ -23,8 +23,6 @@ const FOR_THIS_MOMENT: Duration = Duration::from_millis(1);
 const FOR_A_WHILE: Duration = Duration::from_secs(2);
 /// How often it is tried anew when reserved cursors are used up by others.
 const ATTEMPTS: usize = 16;
-/// Most repeated requests are that young.
-const REPEATED_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,15 +35,18 @@ pub struct Written {
 
 impl Rooms {
     /// Writes events, all or none. What is kept is durable when it returns, and one stands behind the other in the log.
-    /// What is not kept lies behind all that is.
+    /// What is not kept lies behind all that is; if it cannot be told to anybody, but what is kept was written, it has the
+    /// place of the last of that. A producer is one of the user's: others may have one of the same name.
     pub async fn write(
         &self,
         room: &Room,
+        user: &UserId,
         events: Vec<NewEvent>,
         producer: Option<Producer>,
     ) -> Result<Written, RoomError> {
         let inner = &self.inner;
         check(&events, producer.as_ref(), inner.options.payload_bytes)?;
+        let producer = producer.map(|producer| of_user(user, producer));
         let active = inner.active(room.log).await?;
         let now = inner.now();
         let (kept, apart): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
@@ -68,8 +69,16 @@ impl Rooms {
         }
         let mut apart_at = Vec::new();
         if !apart.is_empty() {
-            let first = inner.lay_apart(room.log, &active, &apart, now).await?;
-            apart_at = places(first, apart.len());
+            apart_at = match (inner.lay_apart(room.log, &active, &apart, now).await, kept_at.last()) {
+                (Ok(first), _) => places(first, apart.len()),
+                // Whoever is told that it failed writes all of it again, and the rest is written.
+                (Err(error), Some(&last)) => {
+                    tracing::debug!(%error, "could not tell anybody that somebody is typing");
+                    inner.counts.typing_dropped.add(apart.len() as u64);
+                    vec![last; apart.len()]
+                }
+                (Err(error), None) => return Err(error),
+            };
         }
         inner.counts.written(events.iter().map(|event| event.kind));
         let (mut kept_at, mut apart_at) = (kept_at.into_iter(), apart_at.into_iter());
@@ -97,6 +106,17 @@ fn check(events: &[NewEvent], producer: Option<&Producer>, most: usize) -> Resul
     Ok(())
 }
 
+/// The producer as the log knows it, under a name that no other user can have given to one.
+fn of_user(user: &UserId, producer: Producer) -> Producer {
+    let mut digest = Sha256::new();
+    // With its length, so that a longer user and a shorter id are another pair.
+    digest.update((user.as_str().len() as u64).to_le_bytes());
+    digest.update(user.as_str());
+    digest.update(producer.id.as_str());
+    let name: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Producer { id: ProducerId::parse(&name).expect("64 characters"), ..producer }
+}
+
 fn places(first: Position, count: usize) -> Vec<Cursor> {
     let place = |n: usize| first.further(n as u64).expect("positions that were given");
     (0..count).map(|n| Cursor::at(place(n))).collect()
@@ -121,12 +141,18 @@ enum Landed {
 impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
+        let (count, at) = (self.payloads.len(), self.now);
         // In a task of its own: if the caller goes away the commit may still be made, and until it is known whether it was
         // nothing that lies apart may be shown behind it.
         let appending = tokio::spawn(self.commit(inner.clone()));
         let committed = appending.await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
         match (committed, producer) {
-            (Ok(appended), _) => Ok(Landed::Now(appended)),
+            (Ok(appended), producer) => {
+                if let Some(producer) = producer {
+                    inner.answers.remember(log, &producer, Answer { first: appended.first, count, at });
+                }
+                Ok(Landed::Now(appended))
+            }
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
                 inner.repeated(log, &producer).await.map(Landed::Before)
             }
@@ -136,7 +162,8 @@ impl Appending {
 
     async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
         let Self { log, active, payloads, producer, now } = self;
-        let (least, under_way) = UnderWay::set_out(&inner, log, active, payloads.len() as u64, now);
+        let _appending = active.appending.read().await;
+        let (least, under_way) = UnderWay::set_out(&inner, log, active.clone(), payloads.len() as u64, now);
         let append = Append {
             positions: Positions::AtLeast(least),
             conditions: Conditions { producer, ..Conditions::default() },
@@ -186,54 +213,5 @@ impl Inner {
         self.commit(Commit::new().changing(Change::Reserve { log, through })).await?;
         active.reserved(through);
         Ok(())
-    }
-
-    /// The first answer to a request that is repeated.
-    async fn repeated(&self, log: LogId, producer: &Producer) -> Result<Vec<(Cursor, Timestamp)>, RoomError> {
-        let floor = self.store.status(log).await?.floor;
-        let young = Cursor::first_of(self.now() - REPEATED_WITHIN).position().max(floor);
-        if let Some(events) = self.search(log, producer, young, Position::MAX).await? {
-            return Ok(events);
-        }
-        self.search(log, producer, floor, young).await?.ok_or(RoomError::Forgotten)
-    }
-
-    /// Searches between two positions for what a request has written.
-    async fn search(
-        &self,
-        log: LogId,
-        producer: &Producer,
-        mut after: Position,
-        through: Position,
-    ) -> Result<Option<Vec<(Cursor, Timestamp)>>, RoomError> {
-        let mut events = Vec::new();
-        let mut searched = 0;
-        while searched < limits::REPEAT_SEARCH_EVENTS {
-            // An append that begins before the end may end behind it.
-            let through = if events.is_empty() { through } else { Position::MAX };
-            let page = match self.store.read(log, Span { through, ..Span::after(after) }).await {
-                Err(ReadError::Trimmed { floor, .. }) => {
-                    after = floor;
-                    continue;
-                }
-                page => page?,
-            };
-            if page.records.is_empty() {
-                return Ok(None);
-            }
-            searched += page.records.len();
-            after = page.last(after);
-            for record in &page.records {
-                if events.is_empty() && !is_first_of(record, producer) {
-                    continue;
-                }
-                let Some(event) = Event::of(record) else { continue };
-                events.push((event.cursor, event.emitted_at));
-                if record.boundary == Boundary::Last {
-                    return Ok(Some(events));
-                }
-            }
-        }
-        Ok(None)
     }
 }

@@ -124,7 +124,7 @@ impl Player {
             1 => self.see(server, name, room).await,
             2..5 => {
                 let event = NewEvent::parse(Kind::Typing, Bytes::from_static(b"{}")).expect("good");
-                let typed = server.rooms.write(room, vec![event], None).await?.events[0].0;
+                let typed = server.rooms.write(room, &ann().0, vec![event], None).await?.events[0].0;
                 self.rise(name, typed);
                 Ok(())
             }
@@ -156,7 +156,7 @@ impl Player {
         self.unanswered = Some((name, Unanswered::Write(payloads.clone(), stamped)));
         let event = |payload: &Bytes| NewEvent::parse(Kind::Message, payload.clone()).expect("good");
         let events: Vec<_> = payloads.iter().map(event).collect();
-        let written = server.rooms.write(room, events, producer).await?;
+        let written = server.rooms.write(room, &ann().0, events, producer).await?;
         assert!(!written.duplicate);
         *sequence += u64::from(stamped);
         let cursors: Vec<_> = written.events.into_iter().map(|(cursor, _)| cursor).collect();
@@ -302,7 +302,7 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
     disk.set_capacity(Some(disk.used()));
     let message = || vec![NewEvent::parse(Kind::Message, r#"{"messageView":{}}"#.into()).expect("good")];
     let full = loop {
-        if let Err(error) = server.rooms.write(&room, message(), None).await {
+        if let Err(error) = server.rooms.write(&room, &ann().0, message(), None).await {
             break error;
         }
     };
@@ -313,11 +313,11 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
     let late = loop {
         let late = take_over(&server.store, &clock).await.expect("there is space");
         // What waits for space in memory goes first; that takes a moment.
-        if late.write(&room, message(), None).await.is_ok() {
+        if late.write(&room, &ann().0, message(), None).await.is_ok() {
             break late;
         }
     };
-    let fenced = early.write(&room, message(), None).await;
+    let fenced = early.write(&room, &ann().0, message(), None).await;
     assert!(matches!(fenced, Err(RoomError::Fenced)), "{fenced:?}");
-    late.write(&room, message(), None).await.expect("the rooms are its own");
+    late.write(&room, &ann().0, message(), None).await.expect("the rooms are its own");
 }

@@ -29,7 +29,7 @@ async fn a_batch_is_one_behind_the_other_and_typing_lies_behind_it() {
     let world = World::new().await;
     let room = world.room("r", &[]).await;
     let batch = vec![message("a"), typing("t"), reaction("a", "bob", "x", "add"), message("b")];
-    let written = world.rooms.write(&room, batch, None).await.expect("written");
+    let written = world.rooms.write(&room, &user("ann"), batch, None).await.expect("written");
     let places: Vec<_> = written.events.iter().map(|(cursor, _)| cursor.position().get()).collect();
     assert_eq!((places[2], places[3]), (places[0] + 1, places[0] + 2));
     assert!(places[1] > places[3]);
@@ -173,6 +173,8 @@ async fn a_reader_hears_everything_once_and_in_order_while_many_write_and_type()
     let kept: Vec<_> =
         live.heard.iter().filter(|(_, words)| words != "t" && words != "end").cloned().collect();
     assert!(kept == replayed, "{} of {} heard", kept.len(), replayed.len());
+    let typed = live.heard.iter().filter(|(_, words)| words == "t").count() as u64;
+    assert_eq!(typed + world.count("tidings_room_typing_dropped_total"), 400, "all who were there heard it");
     // Whoever resumes where it has heard somebody type misses nothing.
     for (typed, _) in live.heard.iter().filter(|(_, words)| words == "t").step_by(29) {
         let rest = world.replay(&room, *typed).await;

@@ -6,4 +6,5 @@ mod producers;
 mod seen;
 mod sweeping;
 mod typing;
+mod wayward;
 mod world;

@@ -1,10 +1,11 @@
 //! Who may hear a room, and until when.
 
 use futures_util::FutureExt;
+use tidings_engine::log::StoreError;
 use tidings_model::{RoomId, UserId};
 use tidings_rooms::{Cursor, Options, Room, RoomError};
 
-use crate::world::{World, message, project, user};
+use crate::world::{World, message, project, user, write};
 
 async fn change(world: &World, room: &Room, add: &[&str], remove: &[&str]) -> Result<Vec<UserId>, RoomError> {
     let users = |ids: &[&str]| ids.iter().map(|id| user(id)).collect();
@@ -26,6 +27,29 @@ async fn members_come_and_go_and_each_knows_where_the_room_was_when_it_came() {
     assert_eq!(joined("ann").await, Some(Cursor::ZERO), "who is a member stays one");
     assert_eq!(joined("cid").await, Some(head));
     assert_eq!(joined("bob").await, None);
+}
+
+#[tokio::test]
+async fn who_comes_where_history_is_hidden_has_come_after_all_that_was_written_before() {
+    let world = World::with(Options { history_for_new_members: false, ..Options::default() }).await;
+    let room = world.room("r", &[]).await;
+    let held = world.store.hold().await;
+    let mut before = Box::pin(write(&world.rooms, &room, message("before")));
+    assert!((&mut before).now_or_never().is_none());
+    // It is on its way to the log when somebody is added.
+    tokio::task::yield_now().await;
+    let mut added = Box::pin(change(&world, &room, &["ann"], &[]));
+    assert!((&mut added).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    let mut after = Box::pin(write(&world.rooms, &room, message("after")));
+    assert!((&mut after).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    drop(held);
+    let (before, added, after) = tokio::join!(before, added, after);
+    added.expect("added");
+    let joined = world.rooms.member(&room, &user("ann")).await.expect("a room").expect("a member").joined;
+    assert_eq!(joined, before.expect("written"));
+    assert!(joined < after.expect("written"));
 }
 
 #[tokio::test]
@@ -90,9 +114,69 @@ async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_no
     assert!(!meanwhile.holds());
     let member = world.rooms.member(&room, &user("ann")).await.expect("a room");
     assert!(member.is_some(), "it is not durable yet");
+    assert!(!before.is_revoked() && !meanwhile.is_revoked(), "nor is it decided");
     drop(held);
     removal.await.expect("removed");
-    assert!(!meanwhile.holds());
+    for seat in [before, meanwhile] {
+        assert!(!seat.holds() && seat.is_revoked());
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_is_refused_disturbs_nobody() {
+    let world = World::with(Options { max_members: 2, ..Options::default() }).await;
+    let room = world.room("r", &["ann", "bob"]).await;
+    let seat = world.rooms.attend(&room, &user("ann"));
+    let refused = change(&world, &room, &["cid", "dan"], &["ann"]).await;
+    assert!(matches!(refused, Err(RoomError::TooManyMembers { most: 2 })), "{refused:?}");
+    assert!(seat.holds());
+}
+
+#[tokio::test]
+async fn who_was_about_to_be_removed_when_that_failed_may_come_again() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann"]).await;
+    let seat = world.rooms.attend(&room, &user("ann"));
+    world.faults.full_after(0);
+    let failed = change(&world, &room, &[], &["ann"]).await;
+    assert!(matches!(failed, Err(RoomError::Store(StoreError::NoSpace))), "{failed:?}");
+    assert!(!seat.holds() && !seat.is_revoked(), "it had to let go, but is still a member");
+    let again = world.rooms.attend(&room, &user("ann"));
+    assert!(again.holds() && !again.is_revoked() && !seat.holds());
+    drop(seat);
+    assert!(again.holds());
+    world.faults.emptied();
+    change(&world, &room, &[], &["ann"]).await.expect("removed");
+    assert!(!again.holds() && again.is_revoked());
+}
+
+#[tokio::test]
+async fn of_two_removals_of_one_member_the_one_that_is_made_counts() {
+    for made_first in [true, false] {
+        let world = World::new().await;
+        let room = world.room("r", &["ann"]).await;
+        let seat = world.rooms.attend(&room, &user("ann"));
+        let held = world.store.hold().await;
+        // One is on its way to the disk, and for the other there is no space.
+        let mut removal = Box::pin(change(&world, &room, &[], &["ann"]));
+        assert!((&mut removal).now_or_never().is_none());
+        while seat.holds() {
+            tokio::task::yield_now().await;
+        }
+        world.faults.full_after(0);
+        if made_first {
+            drop(held);
+            removal.await.expect("removed");
+            assert!(change(&world, &room, &[], &["ann"]).await.is_err());
+        } else {
+            assert!(change(&world, &room, &[], &["ann"]).await.is_err());
+            assert!(!seat.holds() && !seat.is_revoked(), "the other is under way");
+            assert!(!world.rooms.attend(&room, &user("ann")).holds());
+            drop(held);
+            removal.await.expect("removed");
+        }
+        assert!(!seat.holds() && seat.is_revoked());
+    }
 }
 
 #[tokio::test]
@@ -103,9 +187,9 @@ async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
     world.rooms.see(&room, &user("ann"), &crate::world::device("d"), cursor, false).await.expect("seen");
     let seat = world.rooms.attend(&room, &user("ann"));
     world.rooms.clear(&project()).await.expect("cleared");
-    assert!(!seat.holds());
+    assert!(!seat.holds() && seat.is_revoked());
     assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);
-    let written = crate::world::write(&world.rooms, &room, message("b")).await;
+    let written = write(&world.rooms, &room, message("b")).await;
     assert!(matches!(written, Err(RoomError::NotFound)), "{written:?}");
     let again = world.room("r", &["ann"]).await;
     assert_ne!(again.log, room.log);

@@ -1,10 +1,11 @@
 //! How far somebody has seen is known on each device: the furthest counts, and nothing that was never there.
 
+use futures_util::FutureExt;
 use tidings_engine::Clock;
 use tidings_model::{Position, UserId, limits};
 use tidings_rooms::{Cursor, Room, Rooms};
 
-use crate::world::{SECOND, World, device, message, user};
+use crate::world::{HOUR, SECOND, World, device, message, user};
 
 async fn cursors(world: &World, room: &Room, count: usize) -> Vec<Cursor> {
     let mut cursors = Vec::new();
@@ -66,6 +67,53 @@ async fn what_is_noted_counts_at_once_and_is_written_once_a_second() {
 }
 
 #[tokio::test]
+async fn what_was_never_there_does_not_stand_in_the_way_of_what_is_noted() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 2).await;
+    for cursor in [cursors[0], Cursor::at(Position::MAX), cursors[1]] {
+        world.rooms.note_seen(&room, &ann, &phone, cursor);
+    }
+    assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
+    world.rooms.write_noted().await.expect("written");
+    assert_eq!(seen(&world.taken_over().await, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
+}
+
+#[tokio::test]
+async fn what_is_noted_is_known_also_while_it_is_being_written() {
+    let world = World::new().await;
+    let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
+    let cursors = cursors(&world, &room, 1).await;
+    world.rooms.note_seen(&room, &ann, &phone, cursors[0]);
+    let held = world.faults.hold_look();
+    let mut look = Box::pin(seen(&world.rooms, &room, &ann));
+    assert!((&mut look).now_or_never().is_none(), "it has looked, and does not know yet what it saw");
+    world.rooms.write_noted().await.expect("written");
+    drop(held);
+    assert_eq!(look.await, [("phone".to_owned(), cursors[0])]);
+}
+
+#[tokio::test]
+async fn many_tell_at_once_how_far_they_have_seen() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann", "bob"]).await;
+    let (cursors, phone) = (cursors(&world, &room, 1).await, device("phone"));
+    let before = world.faults.commits();
+    let held = world.store.hold().await;
+    let (ann, bob) = (user("ann"), user("bob"));
+    let see = |of| Box::pin(world.rooms.see(&room, of, &phone, cursors[0], false));
+    let mut both = [see(&ann), see(&bob)];
+    for one in &mut both {
+        assert!(one.now_or_never().is_none());
+    }
+    assert_eq!(world.faults.commits(), before + 2, "neither waits for the other");
+    drop(held);
+    for one in both {
+        one.await.expect("seen");
+    }
+}
+
+#[tokio::test]
 async fn what_was_noted_does_not_undo_a_rewind() {
     let world = World::new().await;
     let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
@@ -109,4 +157,32 @@ async fn how_far_somebody_has_seen_is_forgotten_after_twice_the_time_that_events
     let left: Vec<_> = seen(&world.rooms, &room, &ann).await.into_iter().map(|(id, _)| id).collect();
     assert_eq!(left, ["new"]);
     assert!(world.clock.now() > crate::world::START);
+}
+
+#[tokio::test]
+async fn a_device_that_tells_the_same_again_is_not_forgotten_and_that_costs_a_write_an_hour() {
+    let world = World::new().await;
+    let (room, ann) = (world.room("r", &["ann"]).await, user("ann"));
+    let cursors = cursors(&world, &room, 1).await;
+    let writes = || world.count("tidings_room_seen_writes_total");
+    for id in ["asks", "notes"] {
+        world.rooms.see(&room, &ann, &device(id), cursors[0], false).await.expect("seen");
+    }
+    let tell = async || {
+        world.rooms.see(&room, &ann, &device("asks"), cursors[0], false).await.expect("seen");
+        world.rooms.note_seen(&room, &ann, &device("notes"), cursors[0]);
+        world.rooms.write_noted().await.expect("written");
+    };
+    world.clock.advance(HOUR - SECOND);
+    tell().await;
+    assert_eq!(writes(), 2, "it is known");
+    world.clock.advance(SECOND);
+    tell().await;
+    tell().await;
+    assert_eq!(writes(), 4, "it is told to be there still, once");
+    world.clock.advance(2 * world.options.retention - HOUR);
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 0);
+    assert_eq!(seen(&world.rooms, &room, &ann).await.len(), 2);
+    world.clock.advance(HOUR + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 1, "when it is silent it is");
 }

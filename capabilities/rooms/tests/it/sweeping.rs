@@ -91,6 +91,27 @@ async fn nothing_goes_that_a_connected_reader_has_not_heard() {
 }
 
 #[tokio::test]
+async fn a_reader_that_stays_behind_holds_events_for_a_tenth_of_the_time_they_are_kept_and_no_longer() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    let mut reader = world.listen(&room, Cursor::ZERO).await;
+    let first = world.write(&room, message("a")).await;
+    reader.hear(1).await;
+    let mut cursors = Vec::new();
+    for n in 0..10 {
+        cursors.push(world.write(&room, message(&n.to_string())).await);
+        world.clock.advance(SECOND);
+    }
+    let held = world.options.retention + world.options.retention / 10;
+    world.clock.advance(held - 11 * SECOND);
+    world.rooms.sweep().await.expect("swept");
+    assert_eq!(bounds(&world, &room).await.floor, first, "it is let hear what it has not heard");
+    world.clock.advance(5 * SECOND);
+    world.rooms.sweep().await.expect("swept");
+    assert_eq!(bounds(&world, &room).await.floor, cursors[4], "it took too long");
+}
+
+#[tokio::test]
 async fn of_operations_on_a_reaction_the_last_stays_once_they_are_old_enough() {
     let world = World::new().await;
     let room = world.room("r", &[]).await;

@@ -11,12 +11,16 @@ use tidings_engine::{Bus, Chance, Clock, ManualClock, Metrics};
 use tidings_model::{DeviceId, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::{Cursor, Event, Kind, NewEvent, Options, Room, RoomError, Rooms, Table};
 
+use crate::wayward::{Faults, Wayward};
+
 pub const START: Timestamp = Timestamp::from_millis(1_763_294_400_000);
 pub const SECOND: Duration = Duration::from_secs(1);
+pub const HOUR: Duration = Duration::from_secs(60 * 60);
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub struct World {
     pub store: Memory<Table>,
+    pub faults: Faults,
     pub bus: Bus,
     pub clock: ManualClock,
     pub metrics: Metrics,
@@ -32,13 +36,14 @@ impl World {
     pub async fn with(options: Options) -> Self {
         let (bus, clock, metrics) = (Bus::new(), ManualClock::at(START), Metrics::new());
         let store = Memory::new(bus.clone(), Arc::new(clock.clone()));
-        let rooms = open(&store, &bus, &clock, &options, &metrics).await;
-        Self { store, bus, clock, metrics, options, rooms }
+        let faults = Faults::default();
+        let rooms = open(&store, &faults, &bus, &clock, &options, &metrics).await;
+        Self { store, faults, bus, clock, metrics, options, rooms }
     }
 
     /// Somebody else takes the rooms over, as a server does that is started again.
     pub async fn taken_over(&self) -> Rooms {
-        open(&self.store, &self.bus, &self.clock, &self.options, &self.metrics).await
+        open(&self.store, &self.faults, &self.bus, &self.clock, &self.options, &self.metrics).await
     }
 
     pub async fn restart(&mut self) {
@@ -96,6 +101,7 @@ impl World {
 
 async fn open(
     store: &Memory<Table>,
+    faults: &Faults,
     bus: &Bus,
     clock: &ManualClock,
     options: &Options,
@@ -103,12 +109,13 @@ async fn open(
 ) -> Rooms {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let chance = Arc::new(Chance::seeded(7));
-    let opened = Rooms::open(Arc::new(store.clone()), bus.clone(), clock, chance, options.clone(), metrics);
+    let store = Wayward { memory: store.clone(), faults: faults.clone() };
+    let opened = Rooms::open(Arc::new(store), bus.clone(), clock, chance, options.clone(), metrics);
     opened.await.expect("open")
 }
 
 pub async fn write(rooms: &Rooms, room: &Room, event: NewEvent) -> Result<Cursor, RoomError> {
-    rooms.write(room, vec![event], None).await.map(|written| written.events[0].0)
+    rooms.write(room, &user("ann"), vec![event], None).await.map(|written| written.events[0].0)
 }
 
 pub fn project() -> ProjectId {
