@@ -2,14 +2,17 @@
 //!
 //! Somebody writes to rooms, changes their members and says how far it has seen, one after the other, with a model of what
 //! it was told. The power is cut at a random operation of the disk, and the rooms are opened again on what is left.
+//! And what is heard while many write is heard here, where commits are made, shown and answered by a thread of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, OpenError, Options};
+use tidings_engine::deliver::{Batch, Encode, Pieces, Step};
 use tidings_engine::log::{Logs, Span, StoreError};
 use tidings_engine::{Bus, Chance, Clock, ManualClock, Metrics};
 use tidings_model::{DeviceId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
@@ -320,4 +323,69 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
     let fenced = early.write(&room, &ann().0, message(), None).await;
     assert!(matches!(fenced, Err(RoomError::Fenced)), "{fenced:?}");
     late.write(&room, &ann().0, message(), None).await.expect("the rooms are its own");
+}
+
+/// The kinds of the events in a frame, by their first letters.
+struct Kinds;
+
+impl Encode for Kinds {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+        let kinds = batch.records.iter().filter_map(Event::of).map(|event| &event.kind.name()[..1]);
+        Bytes::from(kinds.collect::<String>()).into()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_there_hears_all_typing_that_is_not_counted_as_dropped_while_many_write() {
+    const WRITERS: usize = 16;
+    const ROUNDS: usize = 50;
+    let (bus, metrics) = (Bus::new(), Metrics::new());
+    let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
+    let disk = Arc::new(SimulatedDisk::new());
+    let store = Embedded::<Table>::open(disk, small(), bus.clone(), clock.clone()).expect("new");
+    let chance = Arc::new(Chance::seeded(7));
+    let opened = Rooms::open(Arc::new(store), bus, clock, chance, <_>::default(), &metrics);
+    let rooms = opened.await.expect("open");
+    let id = RoomId::parse("r").expect("an id");
+    rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");
+    let room = rooms.find(&project(), &id).await.expect("a store").expect("made");
+    let bounds = rooms.bounds(&room).await.expect("bounds");
+    let mut reader = rooms.listen(&room, &bounds, Cursor::ZERO, "kinds", Arc::new(Kinds));
+    // Now it waits at the tail, and will hear what is not kept.
+    assert_eq!(reader.next(0, |_| ()).await, Step::Frames);
+    assert!(reader.next(0, |_| ()).now_or_never().is_none());
+    let writers = (0..WRITERS).map(|_| {
+        let (rooms, room) = (rooms.clone(), room.clone());
+        tokio::spawn(async move {
+            for n in 0..2 * ROUNDS {
+                let (kind, payload) = match n % 2 {
+                    0 => (Kind::Message, r#"{"messageView":{}}"#),
+                    _ => (Kind::Typing, "{}"),
+                };
+                let event = NewEvent::parse(kind, payload.into()).expect("good");
+                rooms.write(&room, &ann().0, vec![event], None).await.expect("written");
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.expect("no panic");
+    }
+    let last = rooms.bounds(&room).await.expect("bounds").ceiling.position();
+    let mut heard = String::new();
+    while reader.position() < last {
+        let step = reader.next(0, |frame| {
+            heard += std::str::from_utf8(&frame.bytes.clone().joined()).expect("text");
+        });
+        assert_eq!(step.await, Step::Frames);
+    }
+    let metrics = metrics.text();
+    let dropped = metrics.lines().find(|line| line.starts_with("tidings_room_typing_dropped_total"));
+    let dropped = dropped.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    let count = |kind: char| heard.chars().filter(|heard| *heard == kind).count();
+    assert_eq!(count('m'), WRITERS * ROUNDS);
+    assert_eq!(
+        dropped.map(|dropped: usize| count('t') + dropped),
+        Some(WRITERS * ROUNDS),
+        "{dropped:?} dropped"
+    );
 }
