@@ -1,4 +1,5 @@
-//! The way in: appends, which are asked for most, go straight to their handler; all else goes through the routes.
+//! The way in: appends to streams and rooms, which are asked for most, go straight to their handler; all else goes through
+//! the routes.
 //!
 //! What stands around every route is the same here, called one after the other instead of through layers of services,
 //! which cost more than an append itself.
@@ -16,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
 use http_body::Body as _;
 use tidings_engine::Clock;
+use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 use tower_service::Service;
 
@@ -23,7 +25,7 @@ use crate::answer::{Origin, finished};
 use crate::credential::Caller;
 use crate::turnstile::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
-use crate::{Api, path, streams};
+use crate::{Api, path, rooms, streams};
 
 /// Answers requests.
 #[derive(Clone)]
@@ -55,9 +57,9 @@ impl Front {
     {
         let mut request = request.map(Body::new);
         if let Some(api) = self.straight.as_ref().filter(|_| request.method() == Method::POST)
-            && let Some((template, stream)) = appended_to(request.uri().path())
+            && let Some((template, goal)) = Goal::of(request.uri().path())
         {
-            return Answering::Straight(Box::pin(append(api.clone(), template, stream, request)));
+            return Answering::Straight(Box::pin(append(api.clone(), template, goal, request)));
         }
         prepare(&mut request);
         let unread = (!request.body().is_end_stream()).then(|| {
@@ -72,16 +74,29 @@ impl Front {
     }
 }
 
-/// The stream of a path, and the route that the path would take. What is not plain is for the routes to judge.
-fn appended_to(path: &str) -> Option<(&'static str, StreamKey)> {
-    let template =
-        if path.starts_with("/v1/stream/") { "/v1/stream/{*id}" } else { "/v1/{project}/stream/{*id}" };
-    let stream = path::stream_at(path).ok()?;
-    let named = template.starts_with("/v1/{");
-    (!named || !stream.project.is_reserved()).then_some((template, stream))
+/// What is appended to.
+#[derive(Debug, PartialEq, Eq)]
+enum Goal {
+    Stream(StreamKey),
+    Room(ProjectId, String),
 }
 
-async fn append(api: Api, template: &'static str, stream: StreamKey, mut request: Request) -> Response {
+impl Goal {
+    /// That of a path, and the route that the path would take. What is not plain is for the routes to judge.
+    fn of(path: &str) -> Option<(&'static str, Self)> {
+        if let Some((project, room)) = rooms::written_to(path) {
+            let project = ProjectId::parse(project).ok().filter(|project| !project.is_reserved())?;
+            return Some((rooms::EVENTS, Self::Room(project, room.to_owned())));
+        }
+        let template =
+            if path.starts_with("/v1/stream/") { "/v1/stream/{*id}" } else { "/v1/{project}/stream/{*id}" };
+        let stream = path::stream_at(path).ok()?;
+        let named = template.starts_with("/v1/{");
+        (!named || !stream.project.is_reserved()).then_some((template, Self::Stream(stream)))
+    }
+}
+
+async fn append(api: Api, template: &'static str, goal: Goal, mut request: Request) -> Response {
     let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
@@ -89,11 +104,19 @@ async fn append(api: Api, template: &'static str, stream: StreamKey, mut request
     let fits = api.turnstile.fits(&request, head);
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
-    let answered = match fits {
-        Ok(()) => streams::append_to(&api, &stream, &caller, &parts.headers, &mut upload).await,
-        Err(error) => Err(error),
+    let answered = match (fits, &goal) {
+        (Err(error), _) => error.into_response(),
+        (Ok(()), Goal::Stream(stream)) => {
+            streams::append_to(&api, stream, &caller, &parts.headers, &mut upload).await.into_response()
+        }
+        (Ok(()), Goal::Room(project, room)) => {
+            // Boxed, so that appends to streams do not carry the room for it.
+            let writing =
+                Box::pin(rooms::write::write_to(&api, project, room, &caller, &parts.headers, &mut upload));
+            writing.await.into_response()
+        }
     };
-    let mut response = finished(answered.into_response(), origin);
+    let mut response = finished(answered, origin);
     api.observe.end(&seen, &mut response);
     if is_lost_on(&response, &upload) {
         let sending = Sending::of(parts.version, &parts.headers);
@@ -155,10 +178,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_paths_of_streams_go_straight() {
-        let name = |path| appended_to(path).map(|(_, stream)| stream.to_string());
+    fn only_plain_paths_of_streams_and_rooms_go_straight() {
+        let name = |path| match Goal::of(path)?.1 {
+            Goal::Stream(stream) => Some(stream.to_string()),
+            Goal::Room(project, room) => Some(format!("{project} room {room}")),
+        };
         assert_eq!(name("/v1/stream/a/b").as_deref(), Some("_default/a/b"));
         assert_eq!(name("/v1/app/stream/a%20b").as_deref(), Some("app/a b"));
+        assert_eq!(name("/v1/app/rooms/general/events").as_deref(), Some("app room general"));
         for other in [
             "/v1/projects/stream/tokens",
             "/v1/config/stream/x",
@@ -167,6 +194,10 @@ mod tests {
             "/v1/app/streams",
             "/v1/app/publish/x",
             "/v1/stream/",
+            "/v1/app/rooms/a%20b/events",
+            "/v1/projects/rooms/r/events",
+            "/v1/app/rooms//events",
+            "/v1/app/rooms/r/members",
             "/health",
         ] {
             assert_eq!(name(other), None, "{other}");

@@ -130,7 +130,7 @@ fn routes() -> Routes {
         .route("/v1/{project}/publish/{*id}", post(sessions::publish))
         .route("/v1/{project}/session/{session}", get(sessions::describe).delete(sessions::delete))
         .route("/v1/{project}/session/{session}/touch", post(sessions::touch))
-        .route("/v1/{project}/rooms/{room}/events", rooms::events())
+        .route(rooms::EVENTS, rooms::events())
         .route("/v1/{project}/rooms/{room}/members", rooms::members())
         .route("/v1/{project}/rooms/{room}/seen", rooms::seen())
         .route(rooms::SUBSCRIBE, rooms::subscribe())

@@ -20,6 +20,9 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::Api;
 
+/// Where events of a room are written and followed.
+pub const EVENTS: &str = "/v1/{project}/rooms/{room}/events";
+
 /// Paths of the protocol, which name no project: it is that of the token.
 pub const PREFIX: &str = "/x/blue.catbird.mls.";
 
@@ -61,9 +64,20 @@ pub fn stays(path: &str) -> bool {
     if let Some(rest) = path.strip_prefix(SUBSCRIBE) {
         return rest.is_empty() || rest == ".ws";
     }
-    let mut segments = path.strip_prefix("/v1/").unwrap_or_default().split('/');
-    let room = (segments.next(), segments.next(), segments.next(), segments.next(), segments.next());
-    matches!(room, (Some(_), Some("rooms"), Some(_), Some("events"), None))
+    events_of(path).is_some()
+}
+
+/// The project and the room that a path of [`EVENTS`] names, as they stand there.
+fn events_of(path: &str) -> Option<(&str, &str)> {
+    let (project, rest) = path.strip_prefix("/v1/")?.split_once("/rooms/")?;
+    let room = rest.strip_suffix("/events")?;
+    let plain = |segment: &str| !segment.is_empty() && !segment.contains('/');
+    (plain(project) && plain(room)).then_some((project, room))
+}
+
+/// The same, if they stand there as they are.
+pub fn written_to(path: &str) -> Option<(&str, &str)> {
+    events_of(path).filter(|_| !path.contains('%'))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidings_auth::Action;
-use tidings_model::{DeviceId, RoomId, Timestamp, UserId, limits};
+use tidings_model::{DeviceId, ProjectId, RoomId, Timestamp, UserId, limits};
 use tidings_rooms::{Cursor, Kind, NewEvent, Seen};
 use utoipa::ToSchema;
 
@@ -150,11 +150,23 @@ pub async fn write_events(
     headers: HeaderMap,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let producer = request::producer(&headers).map_err(Refusal::from);
-    let (visitor, room, producer) = admit(&caller, &project, Action::Append, &room, producer).await?;
+    write_to(&api, &project, &room, &caller, &headers, sent).await
+}
+
+/// Writes what a request brings.
+pub async fn write_to(
+    api: &Api,
+    project: &ProjectId,
+    room: &str,
+    caller: &Caller,
+    headers: &HeaderMap,
+    sent: impl http_body::Body<Data = Bytes>,
+) -> Result<Response, Refusal> {
+    let producer = request::producer(headers).map_err(Refusal::from);
+    let (visitor, room, producer) = admit(caller, project, Action::Append, room, producer).await?;
     // Before the body: who may not write need not send it.
     let pass = visitor.pass.clone();
-    let guest = visitor.into_room(&api, &room).await?;
+    let guest = visitor.into_room(api, &room).await?;
     let body = body::bytes(sent, api.streams.options().max_append_bytes, &*api.stage.clock).await?;
     let Bodies { events, is_array } = read_events(&body)?;
     caller.may_still(&pass).await?;

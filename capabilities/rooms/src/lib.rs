@@ -26,6 +26,7 @@ mod seats;
 pub mod seen;
 pub mod sweep;
 pub mod table;
+mod to_its_end;
 pub mod visits;
 pub mod write;
 

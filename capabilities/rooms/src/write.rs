@@ -6,13 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tidings_engine::log::{
-    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, Record, Refusal, StoreError,
+    Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, Record, Refusal,
 };
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
 use crate::active::{Active, UnderWay};
 use crate::answers::Answer;
 use crate::rooms::Inner;
+use crate::to_its_end::ToItsEnd;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 
 /// Cursors for what is not kept are reserved for so long, so that it takes a commit only now and then.
@@ -142,10 +143,9 @@ impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
         let (count, at) = (self.payloads.len(), self.now);
-        // In a task of its own: if the caller goes away the commit may still be made, and until it is known whether it was
-        // nothing that lies apart may be shown behind it.
-        let appending = tokio::spawn(self.commit(inner.clone()));
-        let committed = appending.await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        // If the caller goes away the commit may still be made, and until it is known whether it was nothing that lies apart
+        // may be shown behind it.
+        let committed = ToItsEnd::new(self.commit(inner.clone())).await;
         match (committed, producer) {
             (Ok(appended), producer) => {
                 if let Some(producer) = producer {

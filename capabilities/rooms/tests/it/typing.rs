@@ -102,11 +102,14 @@ async fn typing_is_heard_also_when_what_lies_above_it_is_shown_before_it_is_know
     let unanswered = world.faults.hold_answers().await;
     drop(held);
     let heard_above = |heard: &[(Cursor, String)]| heard.iter().any(|(_, words)| words == "above");
-    while !heard_above(&reader.heard) {
-        reader.hear(reader.heard.len() + 1).await;
-    }
-    drop(unanswered);
-    let (below, typed, above) = (below.await.expect("written"), typed.await.expect("typed"), above.await);
+    let reading = async {
+        while !heard_above(&reader.heard) {
+            reader.hear(reader.heard.len() + 1).await;
+        }
+        drop(unanswered);
+    };
+    let (below, typed, above, ()) = tokio::join!(below, typed, above, reading);
+    let (below, typed) = (below.expect("written"), typed.expect("typed"));
     assert!(below < typed && typed < above.expect("written"));
     world.write(&room, message("end")).await;
     while reader.heard.last().is_none_or(|(_, words)| words != "end") {
