@@ -18,7 +18,7 @@ test: test-tools lint
 # What takes too long for every change: many more seeds, power cuts and kills.
 test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --release --package tidings-model --package tidings-engine --package tidings-api
-	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash
+	TIDINGS_POWER_CUTS=10000 $(CARGO) test --release --package tidings-embedded -- crash rooms
 	TIDINGS_POWER_CUTS=4000 $(CARGO) test --release --package tidings-testing --test it -- sessions::power
 	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --release --package tidings-testing --test it -- durability rooms::survival
 	TIDINGS_ROOM_EVENTS=1000000 $(CARGO) test --release --package tidings-testing --test it -- rooms::cursors
