@@ -387,24 +387,12 @@ fn told_once(status: StatusCode, told: impl Serialize) -> Response {
     (status, [(header::CACHE_CONTROL, "no-store")], axum::Json(told)).into_response()
 }
 
-async fn json_body<T: DeserializeOwned>(api: &Api, body: Body) -> Result<T, ApiError> {
-    parse_json(&body::bytes(body, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await?)
+async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiError> {
+    body::json(sent, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await
 }
 
 /// For requests that need not say anything.
 async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -> Result<T, ApiError> {
     let body = body::bytes(body, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await?;
-    if body.is_empty() { Ok(T::default()) } else { parse_json(&body) }
-}
-
-pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|error| {
-        // The place and not the message: that may quote what was sent, which may be a key.
-        let place = format!("line {}, column {}", error.line(), error.column());
-        let message = match error.classify() {
-            serde_json::error::Category::Data => format!("the JSON is not what is expected here, at {place}"),
-            _ => format!("the body is not JSON, at {place}"),
-        };
-        ApiError::bad_request("invalid_json", message)
-    })
+    if body.is_empty() { Ok(T::default()) } else { body::parse_json(&body) }
 }

@@ -18,7 +18,6 @@ use crate::credential::Caller;
 use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::{ProjectPath, Segments, StreamPath, unaliased};
-use crate::projects::parse_json;
 use crate::streams::appended_answer;
 use crate::wire::{body, header as names, request};
 
@@ -349,7 +348,7 @@ fn path_of(project: &ProjectId, session: &StreamId) -> String {
 }
 
 async fn json_body<T: serde::de::DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiError> {
-    parse_json(&body::bytes(sent, limits::SUBSCRIBE_BODY_BYTES, &*api.stage.clock).await?)
+    body::json(sent, limits::SUBSCRIBE_BODY_BYTES, &*api.stage.clock).await
 }
 
 fn put_fanout(headers: &mut HeaderMap, fanout: &Fanout) {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use axum::http::{HeaderMap, HeaderValue, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -103,6 +104,16 @@ impl Encode for Sse {
             None => self.framed(out).into(),
         }
     }
+}
+
+/// What the head of an answer with events says.
+pub fn head() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies that buffer would hold events back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    headers
 }
 
 /// Bytes as a chunk of HTTP/1.1.

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
 use crate::path::StreamPath;
-use crate::sse::{Encoding, Sse};
+use crate::sse::{self, Encoding, Sse};
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
@@ -443,11 +443,7 @@ async fn follow(
     };
     let wish = Wish { form: Sse::form(framing), encode, stamp };
     let (found, subscription) = api.streams.listen(stream, query.from, wish).await?;
-    let mut headers = HeaderMap::new();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that buffer would hold events back.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let mut headers = sse::head();
     if Encoding::of(&found.content_type) == Encoding::Base64 {
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }

@@ -1,7 +1,7 @@
 //! Where a client begins in a room. Pure, so that the table of cases can be tested as one.
 
 use serde_json::{Value, json};
-use tidings_rooms::{Bounds, Cursor};
+use tidings_rooms::{Bounds, Cursor, InvalidCursor};
 
 use super::encode::Info;
 
@@ -16,6 +16,18 @@ pub enum Wish {
     Last,
     /// After an event; or with it, when it is to be sent again.
     After(Cursor),
+}
+
+impl Wish {
+    /// A cursor, or a word for a place.
+    pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
+        Ok(match text {
+            "head" => Self::Head,
+            "oldest" => Self::Oldest,
+            "last" => Self::Last,
+            text => Self::After(Cursor::parse(text)?),
+        })
+    }
 }
 
 /// How a client has said where it wants to begin. It decides what becomes of a wish that cannot be met: a browser's

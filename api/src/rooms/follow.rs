@@ -1,12 +1,13 @@
 //! Following a room: one request that stays.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use tidings_auth::Action;
 use tidings_model::limits::Limit;
 use tidings_model::{DeviceId, ProjectId};
 use tidings_rooms::{Cursor, Kind, VisitKey};
+use utoipa::IntoParams;
 
 use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
 use super::encode::{Dialect, Kinds};
@@ -19,10 +20,31 @@ use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
 use crate::live::{Carrier, Terms};
+use crate::sse;
 use crate::websocket::Upgrade;
+use crate::wire::header::{LAST_EVENT_ID, STREAM_EPOCH};
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const STREAM_EPOCH: HeaderName = HeaderName::from_static("stream-epoch");
+/// How a room is followed.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "it only describes what is read")]
+pub struct Following {
+    /// A cursor to go on after, `oldest`, `head` or `last`.
+    cursor: Option<String>,
+    /// Kinds of events to hear, with commas between them; all without.
+    types: Option<String>,
+    /// Which of the user's devices it is.
+    #[param(rename = "deviceId")]
+    device_id: Option<String>,
+    /// If what follows the cursor is gone: `oldest`, `head` or `error`.
+    #[param(rename = "onStale")]
+    on_stale: Option<String>,
+    /// `1` to be sent the event of the cursor again.
+    overlap: Option<String>,
+    /// `1` to be told when all that was there is sent.
+    #[param(rename = "caughtUp")]
+    caught_up: Option<String>,
+}
 
 /// Follows a room: as server-sent events, or as a WebSocket when it is asked to become one.
 #[utoipa::path(
@@ -32,12 +54,7 @@ const STREAM_EPOCH: HeaderName = HeaderName::from_static("stream-epoch");
     params(
         ("project" = String, Path, description = "The project.", example = "chat"),
         ("room" = String, Path, description = "The room.", example = "general"),
-        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
-        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
-        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
-        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
-        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
-        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+        Following,
         ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
     ),
     responses(
@@ -66,12 +83,7 @@ pub async fn follow(
     tag = "rooms",
     params(
         ("convoId" = String, Query, description = "The room.", example = "general"),
-        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
-        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
-        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
-        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
-        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
-        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+        Following,
         ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
     ),
     responses(
@@ -99,12 +111,7 @@ pub async fn subscribe(
     tag = "rooms",
     params(
         ("convoId" = String, Query, description = "The room.", example = "general"),
-        ("cursor" = Option<String>, Query, description = "A cursor to go on after, `oldest`, `head` or `last`."),
-        ("types" = Option<String>, Query, description = "Kinds of events to hear, with commas between them; all without."),
-        ("deviceId" = Option<String>, Query, description = "Which of the user's devices it is."),
-        ("onStale" = Option<String>, Query, description = "If what follows the cursor is gone: `oldest`, `head` or `error`."),
-        ("overlap" = Option<String>, Query, description = "`1` to be sent the event of the cursor again."),
-        ("caughtUp" = Option<String>, Query, description = "`1` to be told when all that was there is sent."),
+        Following,
     ),
     responses((status = 101, description = "It is a WebSocket now."), RoomRefusals)
 )]
@@ -166,10 +173,8 @@ impl Asked {
                 let cursor = value.to_str().ok().and_then(|text| Cursor::parse(text.trim()).ok());
                 (cursor.map(Wish::After).ok_or(Missed::Unreadable), Channel::Header)
             }
-            (None, None | Some("head")) => (Ok(Wish::Head), Channel::Parameter),
-            (None, Some("oldest")) => (Ok(Wish::Oldest), Channel::Parameter),
-            (None, Some("last")) => (Ok(Wish::Last), Channel::Parameter),
-            (None, Some(text)) => (Ok(Wish::After(Cursor::parse(text)?)), Channel::Parameter),
+            (None, None) => (Ok(Wish::Head), Channel::Parameter),
+            (None, Some(text)) => (Ok(Wish::parse(text)?), Channel::Parameter),
         };
         let on_stale = match pairs.once("onStale")? {
             None => None,
@@ -345,11 +350,7 @@ fn begin(
 }
 
 fn head(beginning: &Beginning, epoch: u64) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that buffer would hold events back.
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    let mut headers = sse::head();
     put_place(&mut headers, beginning, epoch);
     headers
 }

@@ -38,12 +38,10 @@ pub async fn admit<T>(
     room: &str,
     asked: Result<T, Refusal>,
 ) -> Result<(Visitor, RoomId, T), Refusal> {
-    let admitted = caller.may_in(project, action, Resource::Room(room.into())).await;
-    if let Err(error) = &admitted
-        && error.status() == StatusCode::UNAUTHORIZED
-    {
-        return Err(admitted.map(|_| ()).expect_err("it is one").into());
-    }
+    let admitted = match caller.may_in(project, action, Resource::Room(room.into())).await {
+        Err(error) if error.status() == StatusCode::UNAUTHORIZED => return Err(error.into()),
+        admitted => admitted,
+    };
     let (room, asked) = (RoomId::parse(room)?, asked?);
     let pass = admitted?;
     let principal = pass.principal();

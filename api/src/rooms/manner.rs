@@ -121,6 +121,11 @@ fn close(number: u16, reason: &str) -> Close {
     Close::new(Code::new(number).unwrap_or(Code::POLICY_VIOLATION), reason)
 }
 
+/// The client has said what it may not.
+fn violation(reason: &str) -> Reply {
+    Reply::Close(Close::new(Code::POLICY_VIOLATION, reason))
+}
+
 impl Talk {
     /// Begins where the client did not say otherwise.
     fn start_unasked(&self, beginning: Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
@@ -136,19 +141,10 @@ impl Talk {
     }
 
     fn resume(&mut self, cursor: &str, now: Timestamp) -> Reply {
-        let violation = |reason| Reply::Close(Close::new(Code::POLICY_VIOLATION, reason));
         let Some((otherwise, _)) = self.waiting.take() else {
             return violation("resume comes first, and once");
         };
-        let wish = match cursor {
-            "head" => Wish::Head,
-            "oldest" => Wish::Oldest,
-            "last" => Wish::Last,
-            text => match Cursor::parse(text) {
-                Ok(cursor) => Wish::After(cursor),
-                Err(_) => return violation("this is no cursor"),
-            },
-        };
+        let Ok(wish) = Wish::parse(cursor) else { return violation("this is no cursor") };
         if self.listener.is_decided {
             return self.start(&otherwise, None, now);
         }
@@ -224,7 +220,6 @@ impl Manner for Talk {
     }
 
     fn heard(&mut self, text: &str, now: Timestamp) -> Reply {
-        let violation = |reason| Reply::Close(Close::new(Code::POLICY_VIOLATION, reason));
         let answer = match serde_json::from_str(text) {
             Err(_) => return violation("expected resume, ack or ping in JSON"),
             Ok(Said::Resume { cursor }) => return self.resume(&cursor, now),

@@ -1,11 +1,13 @@
 //! What an address says: the room in its path, the pairs of its query.
 
-use axum::extract::{FromRequestParts, Path, Query};
+use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
 use axum::http::request::Parts;
 use tidings_model::ProjectId;
 
 use super::error::Refusal;
+use crate::path::Segments;
+use crate::wire::query;
 
 /// The project and the room that a path names. The room's id is judged later, when it is known who asks.
 pub struct RoomPath(pub ProjectId, pub String);
@@ -14,8 +16,8 @@ impl<S: Send + Sync> FromRequestParts<S> for RoomPath {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
-        let segments = Path::<(String, String)>::from_request_parts(parts, state).await;
-        let Path((project, room)) = segments.map_err(|error| Refusal::invalid(error.body_text()))?;
+        let Segments((project, room)) =
+            Segments::<(String, String)>::from_request_parts(parts, state).await?;
         Ok(Self(ProjectId::parse(&project)?, room))
     }
 }
@@ -32,11 +34,7 @@ impl Pairs {
 
     /// The value of a name, which is there at most once.
     pub fn once(&self, name: &str) -> Result<Option<&str>, Refusal> {
-        let mut values = self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
-        match (values.next(), values.next()) {
-            (value, None) => Ok(value),
-            (_, Some(_)) => Err(Refusal::invalid(format!("`{name}` is there twice"))),
-        }
+        Ok(query::once(&self.0, name)?)
     }
 
     /// Whether something is wanted.

@@ -22,7 +22,6 @@ use super::pairs::{Pairs, RoomPath};
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
-use crate::projects::parse_json;
 use crate::sessions::UNCACHED;
 use crate::wire::{body, request, time};
 
@@ -199,7 +198,7 @@ struct Sent<'a> {
 }
 
 fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
-    let is_array = begins_with(body, b'[');
+    let is_array = body::begins_with(body, b'[');
     let expected = |error: &dyn std::fmt::Display| {
         Refusal::invalid(format!("expected an event or an array of events, in JSON: {error}"))
     };
@@ -209,7 +208,7 @@ fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
     };
     let sent = sent.map_err(|error| expected(&error))?;
     // Fields without names would be taken in their order.
-    if sent.iter().any(|sent| begins_with(sent.get().as_bytes(), b'[')) {
+    if sent.iter().any(|sent| body::begins_with(sent.get().as_bytes(), b'[')) {
         return Err(expected(&"an event is an object"));
     }
     let sent = sent.into_iter().map(|sent| serde_json::from_str::<Sent>(sent.get()));
@@ -378,14 +377,5 @@ fn seen_answer(seen: &Seen, device: Option<&DeviceId>) -> Response {
 }
 
 async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body, limit: usize) -> Result<T, Refusal> {
-    let body = body::bytes(sent, limit, &*api.stage.clock).await?;
-    // Fields without names would be taken in their order.
-    if begins_with(&body, b'[') {
-        return Err(Refusal::invalid("expected an object, in JSON"));
-    }
-    Ok(parse_json(&body)?)
-}
-
-fn begins_with(json: &[u8], first: u8) -> bool {
-    json.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&first)
+    Ok(body::json(sent, limit, &*api.stage.clock).await?)
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
 use tidings_model::limits::{self, Limit};
@@ -53,6 +54,37 @@ where
             }
         }
     }
+}
+
+/// An object in JSON that is the whole body.
+pub async fn json<T: DeserializeOwned>(
+    body: impl http_body::Body<Data = Bytes>,
+    limit: usize,
+    clock: &dyn Clock,
+) -> Result<T, ApiError> {
+    parse_json(&bytes(body, limit, clock).await?)
+}
+
+/// An object in JSON.
+pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    // Fields without names would be taken in their order.
+    if begins_with(body, b'[') {
+        return Err(ApiError::bad_request("invalid_json", "expected an object, in JSON"));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        // The place and not the message: that may quote what was sent, which may be a key.
+        let place = format!("line {}, column {}", error.line(), error.column());
+        let message = match error.classify() {
+            serde_json::error::Category::Data => format!("the JSON is not what is expected here, at {place}"),
+            _ => format!("the body is not JSON, at {place}"),
+        };
+        ApiError::bad_request("invalid_json", message)
+    })
+}
+
+/// Whether the first that is no space is this.
+pub fn begins_with(json: &[u8], first: u8) -> bool {
+    json.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&first)
 }
 
 type Frame<E> = Option<Result<http_body::Frame<Bytes>, E>>;

@@ -14,6 +14,7 @@ macro_rules! names {
 }
 
 names! {
+    LAST_EVENT_ID = "last-event-id",
     PRODUCER_ID = "producer-id",
     PRODUCER_EPOCH = "producer-epoch",
     PRODUCER_SEQ = "producer-seq",
@@ -21,6 +22,7 @@ names! {
     PRODUCER_RECEIVED_SEQ = "producer-received-seq",
     STREAM_CLOSED = "stream-closed",
     STREAM_CURSOR = "stream-cursor",
+    STREAM_EPOCH = "stream-epoch",
     STREAM_EXPIRES_AT = "stream-expires-at",
     STREAM_FANOUT_COUNT = "stream-fanout-count",
     STREAM_FANOUT_FAILURES = "stream-fanout-failures",

@@ -1,14 +1,11 @@
 //! The query of a read.
 
 use axum::extract::{FromRequestParts, Query};
-use axum::http::HeaderName;
 use axum::http::request::Parts;
 use tidings_streams::From as Start;
 
 use super::{header, offset};
 use crate::error::ApiError;
-
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// How a stream is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +38,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ReadQuery {
         let Query(pairs) = Query::<Vec<(String, String)>>::from_request_parts(parts, state)
             .await
             .map_err(|error| ApiError::bad_request("invalid_query", error.body_text()))?;
-        Self::parse(&pairs, header::text(&parts.headers, &LAST_EVENT_ID)?)
+        Self::parse(&pairs, header::text(&parts.headers, &header::LAST_EVENT_ID)?)
     }
 }
 
