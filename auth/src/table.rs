@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Carries, Commits, Memory, StoreError};
+use tidings_engine::log::{self, Commits, HoldsTables, StoreError};
 use tidings_model::{Pattern, ProjectId, limits};
 
 use crate::{AdminDigest, Key, Kid};
@@ -325,20 +325,19 @@ impl log::Tables for Table {
     }
 }
 
-impl<T: Carries<Table>> Store for Memory<T> {
+impl<S: HoldsTables<Table>> Store for S {
     fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().get(id).cloned()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.get(id).cloned()))).boxed()
     }
 
     fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        let all = self.look(|tables, _| {
-            tables.part().iter().map(|(id, project)| (id.clone(), project.clone())).collect()
-        });
+        let all = self
+            .look_at(|table, _| table.iter().map(|(id, project)| (id.clone(), project.clone())).collect());
         std::future::ready(Ok(all)).boxed()
     }
 
     fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().admin()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.admin()))).boxed()
     }
 }
 

@@ -3,14 +3,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_auth::table::Entry;
-use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Life, Project, Store, Table};
-use tidings_engine::log::{Carries, StoreError};
+use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Life, Project, Table};
 use tidings_model::{Pattern, ProjectId};
 
-use crate::Embedded;
 use crate::codec::{Garbled, Put, Take};
 use crate::tables::{StoredTables, Touch};
 
@@ -22,23 +17,6 @@ const REMOVE: u8 = 5;
 const FORGET: u8 = 6;
 const SET_ADMIN: u8 = 7;
 const RESTORE: u8 = 8;
-
-impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
-    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().get(id).cloned()))).boxed()
-    }
-
-    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        let all = self.look(|tables, _| {
-            tables.part().iter().map(|(id, project)| (id.clone(), project.clone())).collect()
-        });
-        std::future::ready(Ok(all)).boxed()
-    }
-
-    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().admin()))).boxed()
-    }
-}
 
 impl StoredTables for Table {
     fn encode(change: &Change, out: &mut Vec<u8>) {

@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_engine::log::{Carries, StoreError};
-use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId};
-use tidings_rooms::table::{Back, Devices, Found, Row, Silent};
-use tidings_rooms::{Change, Store, Table};
+use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, UserId};
+use tidings_rooms::table::{Back, Row};
+use tidings_rooms::{Change, Table};
 
-use crate::Embedded;
 use crate::codec::{Garbled, Put, Take};
 use crate::tables::{StoredTables, Touch};
 
@@ -26,53 +22,6 @@ const PRUNE: u8 = 8;
 const SEE: u8 = 9;
 const SEE_BACK: u8 = 10;
 const FORGET: u8 = 11;
-
-impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
-    fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().epoch()))).boxed()
-    }
-
-    fn room<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        id: &'a RoomId,
-    ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().room(project, id)))).boxed()
-    }
-
-    fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().found(log, status)))).boxed()
-    }
-
-    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms(after, most)))).boxed()
-    }
-
-    fn rooms_of<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms_of(project, most)))).boxed()
-    }
-
-    fn seen<'a>(
-        &'a self,
-        log: LogId,
-        user: &'a UserId,
-    ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().seen(log, user).cloned()))).boxed()
-    }
-
-    fn silent<'a>(
-        &'a self,
-        after: Option<&'a (LogId, UserId)>,
-        before: Timestamp,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Silent, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().silent(after, before, most)))).boxed()
-    }
-}
 
 impl StoredTables for Table {
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -262,6 +211,7 @@ fn take_positions(take: &mut Take) -> Result<Vec<Position>, Garbled> {
 mod tests {
     use super::*;
     use tidings_engine::log::Tables;
+    use tidings_model::Timestamp;
 
     fn log(number: u64) -> LogId {
         LogId::new(number)

@@ -2,17 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_engine::log::{Carries, StoreError};
 use tidings_model::{LogId, Position, StreamId};
 use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress};
-use tidings_sessions::{Change, Session, Source, Store, Subscription, Table};
+use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
-use crate::Embedded;
 use crate::checkpoint::{put_option, take_option};
 use crate::codec::{Garbled, Put, Take};
 use crate::tables::{StoredTables, Touch};
@@ -33,20 +28,6 @@ const EXPECT_NOBODY: u8 = 11;
 const ACTIVE: u8 = 0;
 const ENDED: u8 = 1;
 const ENDED_BY: u8 = 2;
-
-impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
-    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().source(log).cloned()))).boxed()
-    }
-
-    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().session(log).cloned()))).boxed()
-    }
-
-    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().behind(status)))).boxed()
-    }
-}
 
 impl StoredTables for Table {
     fn encode(change: &Change, out: &mut Vec<u8>) {

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Carries, Commit, CommitError, Commits, Committed, Logs, Of, Operation, Page, ReadError, Refusal, Refused,
-    Span, Status, StoreError, Tables,
+    Carries, Commit, CommitError, Commits, Committed, HoldsTables, Logs, Of, Operation, Page, ReadError,
+    Refusal, Refused, Span, Status, StoreError, Tables,
 };
 use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
@@ -320,6 +320,12 @@ impl<T: StoredTables> Logs for Embedded<T> {
         }
         let low = self.shared.disk.available().is_ok_and(|space| space < self.shared.reserve_bytes);
         if low || self.threads.tender.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+}
+
+impl<T: StoredTables + Carries<P>, P: Tables> HoldsTables<P> for Embedded<T> {
+    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
+        self.look(|tables, status| look(tables.part(), status))
     }
 }
 

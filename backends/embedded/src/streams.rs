@@ -4,17 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_engine::log::{Carries, StoreError};
-use tidings_model::{ProjectId, StreamId, Timestamp};
+use tidings_model::{ProjectId, StreamId};
 use tidings_streams::table::{Below, Cause};
 use tidings_streams::{
-    Change, ContentType, Expiry, Floor, Fork, Found, Life, Owner, Retained, Retention, Segment, Store,
-    Stream, StreamKey, Table,
+    Change, ContentType, Expiry, Floor, Fork, Life, Owner, Retained, Retention, Segment, Stream, StreamKey,
+    Table,
 };
 
-use crate::Embedded;
 use crate::checkpoint::{put_option, put_weight, take_option, take_weight};
 use crate::codec::{Garbled, Put, Take};
 use crate::tables::{StoredTables, Touch};
@@ -25,40 +21,6 @@ const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
 const TRIM: u8 = 5;
 const EXPECT: u8 = 6;
-
-impl<T: StoredTables + Carries<Table>> Store for Embedded<T> {
-    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
-    }
-
-    fn due(
-        &self,
-        owner: Owner,
-        now: Timestamp,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().due(owner, now, limit)))).boxed()
-    }
-
-    fn list<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        prefix: &'a str,
-        after: Option<&'a StreamId>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        let listed = self.look(|tables, status| tables.part().list(project, prefix, after, limit, status));
-        std::future::ready(Ok(listed)).boxed()
-    }
-
-    fn retained<'a>(
-        &'a self,
-        after: Option<&'a StreamKey>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().retained(after, limit)))).boxed()
-    }
-}
 
 impl StoredTables for Table {
     fn encode(change: &Change, out: &mut Vec<u8>) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError, Tables};
+use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError, Tables};
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
 
 /// What rooms need of a store beside its logs.
@@ -443,9 +443,9 @@ impl Tables for Table {
     }
 }
 
-impl<T: Carries<Table>> Store for Memory<T> {
+impl<S: HoldsTables<Table>> Store for S {
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().epoch()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.epoch()))).boxed()
     }
 
     fn room<'a>(
@@ -453,15 +453,15 @@ impl<T: Carries<Table>> Store for Memory<T> {
         project: &'a ProjectId,
         id: &'a RoomId,
     ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().room(project, id)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.room(project, id)))).boxed()
     }
 
     fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().found(log, status)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, status| table.found(log, status)))).boxed()
     }
 
     fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms(after, most)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.rooms(after, most)))).boxed()
     }
 
     fn rooms_of<'a>(
@@ -469,7 +469,7 @@ impl<T: Carries<Table>> Store for Memory<T> {
         project: &'a ProjectId,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().rooms_of(project, most)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.rooms_of(project, most)))).boxed()
     }
 
     fn seen<'a>(
@@ -477,7 +477,7 @@ impl<T: Carries<Table>> Store for Memory<T> {
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().seen(log, user).cloned()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.seen(log, user).cloned()))).boxed()
     }
 
     fn silent<'a>(
@@ -486,6 +486,6 @@ impl<T: Carries<Table>> Store for Memory<T> {
         before: Timestamp,
         most: usize,
     ) -> BoxFuture<'a, Result<Silent, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().silent(after, before, most)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.silent(after, before, most)))).boxed()
     }
 }

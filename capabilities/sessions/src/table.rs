@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
-use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError, Tables};
+use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError, Tables};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
 
 use crate::targets::Targets;
@@ -622,17 +622,17 @@ impl Tables for Table {
     }
 }
 
-impl<T: Carries<Table>> Store for Memory<T> {
+impl<S: HoldsTables<Table>> Store for S {
     fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().source(log).cloned()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.source(log).cloned()))).boxed()
     }
 
     fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().session(log).cloned()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.session(log).cloned()))).boxed()
     }
 
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().behind(status)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, status| table.behind(status)))).boxed()
     }
 }
 

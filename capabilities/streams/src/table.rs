@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Carries, Commits, Memory, Status, StoreError};
+use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
@@ -543,9 +543,9 @@ impl Cause {
     }
 }
 
-impl<T: Carries<Table>> Store for Memory<T> {
+impl<S: HoldsTables<Table>> Store for S {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, status| tables.part().find(key, status)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, status| table.find(key, status)))).boxed()
     }
 
     fn due(
@@ -554,7 +554,7 @@ impl<T: Carries<Table>> Store for Memory<T> {
         now: Timestamp,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().due(owner, now, limit)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.due(owner, now, limit)))).boxed()
     }
 
     fn list<'a>(
@@ -564,7 +564,7 @@ impl<T: Carries<Table>> Store for Memory<T> {
         after: Option<&'a StreamId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        let listed = self.look(|tables, status| tables.part().list(project, prefix, after, limit, status));
+        let listed = self.look_at(|table, status| table.list(project, prefix, after, limit, status));
         std::future::ready(Ok(listed)).boxed()
     }
 
@@ -573,6 +573,6 @@ impl<T: Carries<Table>> Store for Memory<T> {
         after: Option<&'a StreamKey>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look(|tables, _| tables.part().retained(after, limit)))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.retained(after, limit)))).boxed()
     }
 }

@@ -11,8 +11,8 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
-    Carries, Commit, CommitError, Commits, Committed, LogState, Logs, Of, Page, ReadError, Record, Refusal,
-    Refused, Span, Status, StoreError, Tables, Weight,
+    Carries, Commit, CommitError, Commits, Committed, HoldsTables, LogState, Logs, Of, Page, ReadError,
+    Record, Refusal, Refused, Span, Status, StoreError, Tables, Weight,
 };
 use crate::{Bus, Clock};
 
@@ -134,6 +134,12 @@ impl<T: Tables> Logs for Memory<T> {
 
     fn accepting(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+impl<T: Carries<P>, P: Tables> HoldsTables<P> for Memory<T> {
+    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
+        self.look(|tables, status| look(tables.part(), status))
     }
 }
 

@@ -36,4 +36,6 @@ pub use commit::{
 pub use memory::Memory;
 pub use record::{Boundary, Origin, Page, Record, Span, Status, Weight};
 pub use state::{Judged, LogParts, LogState, Refusal};
-pub use store::{Carries, Change, CommitError, Commits, Logs, ReadError, Refused, StoreError, Tables};
+pub use store::{
+    Carries, Change, CommitError, Commits, HoldsTables, Logs, ReadError, Refused, StoreError, Tables,
+};

@@ -27,6 +27,13 @@ pub trait Commits<P: Tables>: Logs {
     fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>>;
 }
 
+/// A store that holds the tables `P` in memory. What a capability asks of its tables needs no other answer from one such
+/// store than from another.
+pub trait HoldsTables<P: Tables>: Commits<P> {
+    /// Looks at the tables and, with the function given to `look`, at logs, both at one moment.
+    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R;
+}
+
 /// A capability's own change, carried by a commit beside the operations on logs.
 pub trait Change: Send + Sync + 'static {
     /// Why the capability's tables refuse one.
