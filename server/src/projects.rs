@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tidings_auth::{Given, Projects, Randomness};
-use tidings_embedded::{DirectoryLock, Embedded, Folder, Options};
+use tidings_embedded::{DirectoryLock, Embedded, Options};
 use tidings_engine::{Bus, WallClock};
 
 use crate::ledger::Ledger;
@@ -36,7 +36,7 @@ impl StoredProjects {
     pub async fn open_beside(data: &Path, given: Given) -> Result<Self, StartError> {
         let lock = DirectoryLock::take(data)?;
         let options = Options { secret: secret(), ..Options::default() };
-        let disk = Arc::new(Folder::new(data));
+        let disk = Arc::new(lock.folder());
         let store = Embedded::<Ledger>::open(disk, options, Bus::new(), Arc::new(WallClock))?;
         let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), given).await;
         Ok(Self { projects: projects.map_err(StartError::Projects)?, _lock: lock })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidings_api::{Api, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
-use tidings_embedded::{DirectoryLock, Embedded, Folder, OpenError};
+use tidings_embedded::{DirectoryLock, Embedded, OpenError};
 use tidings_engine::deliver::Channels;
 use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::metrics::{Kind, Name};
@@ -421,7 +421,7 @@ fn open_store(
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
-            let disk = Arc::new(Folder::new(data));
+            let disk = Arc::new(lock.folder());
             let secret = projects::secret();
             let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
             let store = Embedded::<Ledger>::open(disk, options, bus.clone(), clock.clone())?;

@@ -78,15 +78,17 @@ impl StoreCommand {
 
 /// A folder that is there, and that no server has open.
 fn stopped(dir: &Path) -> Result<(DirectoryLock, Folder), CommandError> {
-    let folder = existing(dir)?;
-    Ok((DirectoryLock::take(dir)?, folder))
+    existing(dir)?;
+    let lock = DirectoryLock::take(dir)?;
+    let folder = lock.folder();
+    Ok((lock, folder))
 }
 
 fn existing(dir: &Path) -> Result<Folder, CommandError> {
     if !dir.join(MANIFEST).is_file() {
         return Err(CommandError::NoStore(dir.to_owned()));
     }
-    Ok(Folder::new(dir))
+    Ok(Folder::open(dir)?)
 }
 
 fn run_check(dir: &Path) -> Result<(), CommandError> {

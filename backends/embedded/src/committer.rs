@@ -268,6 +268,8 @@ impl<T: StoredTables> Committer<T> {
         if bytes >= 2 * self.options.generation_bytes && self.tender.is_starved() {
             return Err(StoreError::NoSpace);
         }
+        // Nothing is acknowledged that goes into files which nobody will find again.
+        self.disk.still_held().map_err(|error| self.stop(&error))?;
         self.make_room(batch.frame.size(), last)?;
         let began = self.clock.elapsed();
         self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))?;

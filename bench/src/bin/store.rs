@@ -101,7 +101,7 @@ fn open(path: &Path) -> Result<Store, Failed> {
 fn open_with<T: StoredTables>(path: &Path) -> Result<Embedded<T>, Failed> {
     std::fs::create_dir_all(path)?;
     let options = Options { secret: 42, ..Options::default() };
-    Ok(Embedded::open(Arc::new(Folder::new(path)), options, Bus::new(), Arc::new(WallClock))?)
+    Ok(Embedded::open(Arc::new(Folder::open(path)?), options, Bus::new(), Arc::new(WallClock))?)
 }
 
 async fn new_logs(store: &Store, count: usize) -> Result<Vec<LogId>, Failed> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use tidings_embedded::simulation::SimulatedDisk;
@@ -189,7 +190,7 @@ fn a_folder_in_use_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_of_a_busy_store_has_all_that_was_acknowledged_before() {
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = std::sync::Arc::new(Folder::new(folder.path()));
+    let disk = std::sync::Arc::new(Folder::open(folder.path()).expect("there"));
     let clock = std::sync::Arc::new(tidings_engine::WallClock);
     let store = Embedded::<Book>::open(disk.clone(), small(), tidings_engine::Bus::new(), clock.clone())
         .expect("new");
@@ -209,10 +210,10 @@ async fn a_backup_of_a_busy_store_has_all_that_was_acknowledged_before() {
             before.insert(log, payloads(&store, log).await.len());
         }
         let target = tempfile::tempdir().expect("a folder");
-        let (from, to) = (disk.clone(), Folder::new(target.path()));
+        let (from, to) = (disk.clone(), Folder::open(target.path()).expect("there"));
         let copied = tokio::task::spawn_blocking(move || backup(&*from, &to)).await.expect("no panic");
         copied.expect("copied");
-        let copy = std::sync::Arc::new(Folder::new(target.path()));
+        let copy = std::sync::Arc::new(Folder::open(target.path()).expect("there"));
         assert!(check::<Book>(&*copy).is_empty());
         let restored =
             Embedded::<Book>::open(copy, small(), tidings_engine::Bus::new(), clock.clone()).expect("opens");
@@ -371,4 +372,73 @@ async fn a_damaged_segment_stops_merging_and_nothing_else() {
     append(&store, new, "goes on").await;
     assert_eq!(payloads(&store, new).await.len(), 2);
     assert!(store.read(old, Span::after(Position::ZERO)).await.is_err(), "who reads what is damaged is told");
+}
+
+/// A store in a locked folder of the real file system, and where it says that it has stopped.
+fn open_locked(path: &std::path::Path) -> (DirectoryLock, Embedded<Book>, Arc<OnceLock<String>>) {
+    let lock = DirectoryLock::take(path).expect("free");
+    let stopped = Arc::new(OnceLock::new());
+    let on_failure: tidings_embedded::Failure = {
+        let stopped = stopped.clone();
+        Arc::new(move |why| {
+            let _ = stopped.set(why.to_owned());
+        })
+    };
+    let (disk, options) = (Arc::new(lock.folder()), Options { on_failure, ..small() });
+    let clock = Arc::new(tidings_engine::WallClock);
+    let store = Embedded::open(disk, options, tidings_engine::Bus::new(), clock).expect("opens");
+    (lock, store, stopped)
+}
+
+#[tokio::test]
+async fn a_store_whose_folder_was_replaced_stops_and_writes_nothing_there() {
+    for whole in [true, false] {
+        let parent = tempfile::tempdir().expect("a folder");
+        let path = parent.path().join("data");
+        let (_lock, first, stopped) = open_locked(&path);
+        let log = new_log(&first).await;
+        append(&first, log, "before").await;
+        // With the folder itself, or only what is in it.
+        if whole {
+            std::fs::remove_dir_all(&path).expect("removed");
+        } else {
+            for entry in std::fs::read_dir(&path).expect("there") {
+                let entry = entry.expect("readable").path();
+                let removed = if entry.is_dir() {
+                    std::fs::remove_dir_all(&entry)
+                } else {
+                    std::fs::remove_file(&entry)
+                };
+                removed.expect("removed");
+            }
+        }
+        let (lock, second, _) = open_locked(&path);
+        let log_of_second = new_log(&second).await;
+        let commit = Commit::new().with(Append::new(log, vec![Bytes::from_static(b"lost")]));
+        first.commit(commit).await.expect_err("nobody would find it again");
+        let why = stopped.get().expect("the store says that it has stopped");
+        assert!(why.contains("was removed or replaced"), "{why}");
+        first.flush().expect_err("nothing is written");
+        drop(first);
+        for n in 0..100 {
+            append(&second, log_of_second, vec![n; 2_000]).await;
+        }
+        drop(second);
+        assert_eq!(check::<Book>(&lock.folder()).len(), 0);
+        assert!(DirectoryLock::take(&path).is_err(), "the second has the lock");
+    }
+}
+
+#[tokio::test]
+async fn a_store_whose_lock_file_was_taken_away_stops() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_lock, store, stopped) = open_locked(folder.path());
+    let log = new_log(&store).await;
+    std::fs::remove_file(folder.path().join("LOCK")).expect("removed");
+    let _second = DirectoryLock::take(folder.path()).expect("nothing keeps another process out");
+    store
+        .commit(Commit::new().with(Append::new(log, vec![Bytes::from_static(b"x")])))
+        .await
+        .expect_err("another process may have the folder");
+    assert!(stopped.get().is_some());
 }
