@@ -15,6 +15,7 @@ use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::state::{Generation, Reached, Slot, State};
 use crate::tables::{Numbers, StoredTables};
+use crate::wal::{End, KnownLog, LogFile};
 
 /// Folder of bases and deltas.
 pub const FOLDER: &str = "checkpoint";
@@ -23,7 +24,7 @@ pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
 const MAGIC: &[u8; 8] = b"tidingsM";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const CREATED: u8 = 1;
 const STAMPED: u8 = 2;
@@ -48,6 +49,11 @@ pub struct Manifest {
     pub deltas: Vec<u64>,
     /// Numbers of the segments, oldest first.
     pub segments: Vec<u64>,
+    /// The files of the write-ahead log that count, oldest first. One is named before its first frame is written, and
+    /// no longer named before it is written anew.
+    pub log: Vec<LogFile>,
+    /// How far the log went at least when this was written: all of it was durable.
+    pub reached: End,
     /// The next number for a file.
     pub next_file: u64,
 }
@@ -68,13 +74,34 @@ impl Manifest {
 
     /// Puts it in the place of the one before, durably.
     pub fn store(&self, disk: &dyn Disk) -> io::Result<()> {
-        if disk.list("")?.iter().any(|name| name == MANIFEST_NEW) {
-            disk.remove(MANIFEST_NEW)?;
+        match disk.remove(MANIFEST_NEW) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         save(disk, MANIFEST_NEW, wrap_file(&self.write()))?;
         // From here on either may be the one that counts. That is not a want of space, with which one may go on.
         let renamed = disk.rename(MANIFEST_NEW, MANIFEST).and_then(|()| disk.sync_folder(""));
         renamed.map_err(|error| io::Error::other(format!("{MANIFEST}: {error}")))
+    }
+
+    /// What is known of the write-ahead log.
+    pub fn known_log(&self) -> KnownLog {
+        let applied = End { number: self.applied, chain: self.chain };
+        KnownLog { applied, reached: self.reached, files: self.log.clone() }
+    }
+
+    /// Whether it still has all files of an earlier one, and what they are needed for has not changed. The log may have
+    /// grown.
+    pub(crate) fn has_files_of(&self, earlier: &Self) -> bool {
+        let same = |file: &LogFile, other: &LogFile| LogFile { last: other.last, ..*file } == *other;
+        let log = earlier.log.iter().all(|file| self.log.iter().any(|other| same(file, other)));
+        let parts = |manifest: &Self| Self {
+            log: Vec::new(),
+            reached: End::default(),
+            next_file: 0,
+            ..manifest.clone()
+        };
+        log && parts(self) == parts(earlier)
     }
 
     /// A number for a new file.
@@ -95,6 +122,15 @@ impl Manifest {
             files.iter().for_each(|&file| out.number(file));
         }
         out.number(self.next_file);
+        out.number(self.log.len() as u64);
+        for LogFile { number, sequence, salt, last } in &self.log {
+            out.number(*number);
+            out.number(*sequence);
+            out.fixed64(*salt);
+            put_option(&mut out, last.as_ref(), |out, last| out.number(last.get()));
+        }
+        out.number(self.reached.number.get());
+        out.fixed32(self.reached.chain);
         out
     }
 
@@ -106,7 +142,15 @@ impl Manifest {
         let base = Some(take.number()?).filter(|&base| base != 0);
         let mut files = || (0..take.count()?).map(|_| take.number()).collect::<Result<Vec<_>, Garbled>>();
         let (deltas, segments) = (files()?, files()?);
-        Ok(Self { era, copied, applied, chain, base, deltas, segments, next_file: take.number()? })
+        let next_file = take.number()?;
+        let log = (0..take.count()?)
+            .map(|_| {
+                let (number, sequence, salt) = (take.number()?, take.number()?, take.fixed64()?);
+                Ok(LogFile { number, sequence, salt, last: take_option(&mut take, Take::commit)? })
+            })
+            .collect::<Result<_, Garbled>>()?;
+        let reached = End { number: take.commit()?, chain: take.fixed32()? };
+        Ok(Self { era, copied, applied, chain, base, deltas, segments, log, reached, next_file })
     }
 }
 

@@ -20,6 +20,7 @@ use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::Disk;
+use crate::files::Files;
 use crate::frame::Frame;
 use crate::measure::Counts;
 use crate::state::State;
@@ -67,6 +68,7 @@ pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
 pub(crate) struct Committer<T: StoredTables> {
     pub(crate) shared: Arc<Shared<T>>,
     pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) files: Arc<Files<T>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wal: Wal,
     pub(crate) era: Era,
@@ -280,7 +282,8 @@ impl<T: StoredTables> Committer<T> {
 
     /// Goes to the next file of the log, if need be and if there is space.
     fn make_room(&mut self, bytes: usize, last: CommitNumber) -> Result<(), StoreError> {
-        match self.wal.make_room(bytes, last) {
+        let files = &self.files;
+        match self.wal.make_room(bytes, last, &|log| files.record_log(log)) {
             Ok(turned) => {
                 if turned {
                     self.tender.restock();

@@ -61,6 +61,34 @@ pub enum OpenError {
         /// The first commit that is lost.
         lost: CommitNumber,
     },
+    /// The log ends before a commit that is known to have been acknowledged.
+    #[error(
+        "{name} is damaged at byte {offset}: the log went up to commit {} at least, and commit {} cannot be read. Restore \
+         a backup, or give up everything from that commit on: tidings store truncate",
+        reached.get(),
+        lost.get()
+    )]
+    EndsEarly {
+        /// The file in which the log ends.
+        name: String,
+        /// Where.
+        offset: u64,
+        /// The first commit that is lost.
+        lost: CommitNumber,
+        /// The last commit of which the store knew when it wrote its manifest.
+        reached: CommitNumber,
+    },
+    /// A file of the write-ahead log that counts is missing, or is not as it was written.
+    #[error(
+        "{name} {what}, and acknowledged commits with it. Put the file back, restore a backup, or give up what cannot be \
+         read and everything after it: tidings store truncate"
+    )]
+    LogFile {
+        /// The file.
+        name: String,
+        /// What is wrong, as the rest of a sentence.
+        what: String,
+    },
     /// The disk said no.
     #[error("{name}: {error}")]
     Io {
@@ -78,6 +106,11 @@ impl OpenError {
             io::ErrorKind::PermissionDenied => Self::Permission { name: name.to_owned() },
             _ => Self::Io { name: name.to_owned(), error },
         }
+    }
+
+    /// Whether it is damage of the write-ahead log, which `truncate` accepts as a loss.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Rot { .. } | Self::EndsEarly { .. } | Self::LogFile { .. })
     }
 
     /// A file that does not say what it should.

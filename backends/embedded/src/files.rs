@@ -9,6 +9,7 @@ use crate::segment::{self, Segment, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::state::State;
 use crate::store::Shared;
+use crate::wal::LogFile;
 
 /// The files of a store, and what readers see of them.
 pub(crate) struct Files<T> {
@@ -43,12 +44,18 @@ impl<T> Files<T> {
         let mut manifest = self.lock();
         let mut edited = manifest.clone();
         edit(&mut edited);
+        edited.reached = self.shared.read().end();
         if let Err(error) = edited.store(&*self.disk) {
             return Err(self.give_up(new, error));
         }
         *manifest = edited;
         show(&mut self.shared.write());
         Ok(())
+    }
+
+    /// Makes it durable that these files are the write-ahead log, and that it has gone as far as it has.
+    pub(crate) fn record_log(&self, log: Vec<LogFile>) -> io::Result<()> {
+        self.replace(&[], |manifest| manifest.log = log, |_| {})
     }
 
     /// Removes new files that did not come to count for want of space; what is to be told then. After any other error

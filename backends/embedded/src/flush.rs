@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidings_engine::log::plan::Stored;
 
@@ -40,7 +41,27 @@ impl<T: StoredTables> Flusher<T> {
 
     /// Lets go of the log's files that are no longer needed, and gets the next one ready.
     pub(crate) fn restock(&mut self) -> io::Result<()> {
-        self.shelf.restock(self.files.manifest().applied)
+        let applied = self.files.manifest().applied;
+        self.shelf.restock(applied, &|log| self.files.record_log(log))
+    }
+
+    /// Records how far the log has gone, if it has gone further since a manifest was written.
+    pub(crate) fn record_end(&mut self) -> io::Result<()> {
+        self.files.disk.still_held()?;
+        if self.files.manifest().reached == self.files.shared.read().end() {
+            return Ok(());
+        }
+        self.shelf.record(&|log| self.files.record_log(log))
+    }
+
+    /// The same when the store is closed in order. What has failed before has said so, and the next start finds out.
+    pub(crate) fn close(&mut self) {
+        if self.files.shared.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.record_end() {
+            tracing::warn!(%error, "could not record the end of the write-ahead log");
+        }
     }
 
     /// Writes a generation. When it fails for want of space, it can be tried again.

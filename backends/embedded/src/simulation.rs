@@ -3,7 +3,8 @@
 //! What is written is not durable until it is synced. When the power is cut, each sector that was written and not
 //! synced is there or not, each on its own, and a write may be cut off in the middle; files that were made, renamed
 //! or removed since their folder was synced are as before or as after, up to some point. An operation can also be
-//! made to fail, or the disk to be full. After a sync that failed, what it should have written counts as written, and is
+//! made to fail, the disk to be full, the process to be out of file descriptors, and files can be lost, swapped,
+//! shortened and zeroed. After a sync that failed, what it should have written counts as written, and is
 //! not.
 
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ struct Content {
     /// Whether everything fails from then on, as when the power is gone.
     fail_for_ever: bool,
     capacity: Option<u64>,
+    /// Whether the process has as many files open as it may.
+    no_descriptors: bool,
 }
 
 #[derive(Clone)]
@@ -131,6 +134,52 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(left)))
     }
 
+    /// Loses a file, durably, as if somebody had removed it.
+    pub fn lose(&self, name: &str) {
+        let mut content = self.lock();
+        content.names.remove(name).expect("there is such a file");
+        content.durable_names.remove(name);
+    }
+
+    /// Puts two files in each other's place.
+    pub fn swap(&self, one: &str, other: &str) {
+        let mut content = self.lock();
+        let (one, other) = (content.names[one], content.names[other]);
+        content.files.swap(one, other);
+    }
+
+    /// Puts a copy of a file in the place of another.
+    pub fn overwrite_with_copy(&self, name: &str, of: &str) {
+        let mut content = self.lock();
+        let copy = content.files[content.names[of]].clone();
+        let file = content.names[name];
+        content.files[file] = copy;
+    }
+
+    /// Takes away the end of a file.
+    pub fn shorten(&self, name: &str, length: usize) {
+        self.damage(name, |bytes| bytes.truncate(length));
+    }
+
+    /// Fills a part of a file with zeros.
+    pub fn zero(&self, name: &str, part: std::ops::Range<usize>) {
+        self.damage(name, |bytes| bytes[part.clone()].fill(0));
+    }
+
+    fn damage(&self, name: &str, damage: impl Fn(&mut Vec<u8>)) {
+        let mut content = self.lock();
+        let file = content.names[name];
+        let file = &mut content.files[file];
+        damage(&mut file.now);
+        file.durable.clone_from(&file.now);
+        file.unsynced.clear();
+    }
+
+    /// Lets the process have no further file descriptor, or have some again.
+    pub fn refuse_descriptors(&self, refuse: bool) {
+        self.lock().no_descriptors = refuse;
+    }
+
     /// Changes one byte of a file, as rot does.
     pub fn rot(&self, name: &str, offset: usize) {
         let mut content = self.lock();
@@ -182,6 +231,15 @@ impl Content {
         }
     }
 
+    /// The same for one that takes a file descriptor.
+    fn opening(&mut self) -> io::Result<()> {
+        self.operation()?;
+        if self.no_descriptors {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        Ok(())
+    }
+
     fn used(&self) -> u64 {
         self.names.values().map(|&file| self.files[file].now.len() as u64).sum()
     }
@@ -215,7 +273,7 @@ impl Disk for SimulatedDisk {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut content = self.lock();
-        content.operation()?;
+        content.opening()?;
         if content.names.contains_key(name) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, name.to_owned()));
         }
@@ -227,7 +285,7 @@ impl Disk for SimulatedDisk {
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut content = self.lock();
-        content.operation()?;
+        content.opening()?;
         let file = content.file(name)?;
         Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
     }
@@ -253,7 +311,7 @@ impl Disk for SimulatedDisk {
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
         let mut content = self.lock();
-        content.operation()?;
+        content.opening()?;
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let mut names: Vec<String> = content
             .names
@@ -270,7 +328,12 @@ impl Disk for SimulatedDisk {
 
     fn sync_folder(&self, folder: &str) -> io::Result<()> {
         let mut content = self.lock();
-        content.operation()?;
+        // The whole folder is open anyway.
+        if folder.is_empty() {
+            content.operation()?
+        } else {
+            content.opening()?
+        }
         content.syncs += 1;
         let of_folder = |name: &str| name.rsplit_once('/').map_or("", |(folder, _)| folder) == folder;
         let pending = std::mem::take(&mut content.pending);

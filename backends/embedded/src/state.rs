@@ -11,6 +11,7 @@ use crate::checkpoint::Delta;
 use crate::log_map::LogMap;
 use crate::segment::{Segments, take_into};
 use crate::tables::{Numbers, StoredTables};
+use crate::wal::End;
 
 /// All that readers see.
 pub struct State<T> {
@@ -134,6 +135,13 @@ pub enum ReadPlan {
 const ENTRY_BYTES: usize = 40;
 /// What a record of its own takes beside that.
 const STORED_BYTES: usize = 120;
+
+impl<T> State<T> {
+    /// How far the log has gone, durably: nothing is visible before.
+    pub(crate) fn end(&self) -> End {
+        End { number: self.last_commit, chain: self.chain }
+    }
+}
 
 impl<T: StoredTables> State<T> {
     /// A state of nothing.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -28,7 +29,7 @@ use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, State};
 use crate::tables::StoredTables;
 use crate::tender::Tender;
-use crate::wal::{self, End, Wal};
+use crate::wal::{self, Wal};
 
 /// Commits that may wait in the queue; whoever comes then waits with its request.
 const QUEUE: usize = 16 * 1024;
@@ -43,6 +44,9 @@ pub struct Options {
     /// With less than this left on the disk only what frees space is committed, so that what is in memory can still be
     /// written.
     pub reserve_bytes: u64,
+    /// How often it is recorded how far the write-ahead log has gone, when it has. Damage before that point is told from
+    /// the end of a log that was cut off by a crash.
+    pub record_interval: Duration,
     /// A number that nobody outside knows; the salts of files come from it.
     pub secret: u64,
     /// Called by the committer between the first commit of a frame and the others, so that more may gather. It may
@@ -66,6 +70,7 @@ impl Default for Options {
             wal_file_bytes: 64 << 20,
             generation_bytes: 64 << 20,
             reserve_bytes: 256 << 20,
+            record_interval: Duration::from_secs(10),
             secret: 0,
             gather: None,
             on_failure: Arc::new(|_| {}),
@@ -130,10 +135,14 @@ impl<T: StoredTables> Embedded<T> {
         let mut state: State<T> = load_state(&*disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(&*disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
-        let applied = End { number: manifest.applied, chain: manifest.chain };
+        let known = manifest.known_log();
         let replay = |content| replay(&mut state, content);
+        let record = |log, reached| {
+            (manifest.log, manifest.reached) = (log, reached);
+            manifest.store(&*disk).in_file(MANIFEST)
+        };
         let (wal, shelf, end) =
-            Wal::open(disk.clone(), options.wal_file_bytes, options.secret, applied, replay)?;
+            Wal::open(disk.clone(), options.wal_file_bytes, options.secret, &known, replay, record)?;
         remove_strangers(&*disk, &manifest)?;
         (state.last_commit, state.chain) = (end.number, end.chain);
         if manifest.copied {
@@ -153,12 +162,14 @@ impl<T: StoredTables> Embedded<T> {
             disk_reads: AtomicU64::new(0),
         });
         measure::show(&options.metrics, &shared);
-        let files = Files::new(disk.clone(), shared.clone(), manifest);
-        let tender = Tender::start(files, shelf, options.on_failure.clone()).in_file("a thread")?;
+        let files = Arc::new(Files::new(disk.clone(), shared.clone(), manifest));
+        let (interval, on_failure) = (options.record_interval, options.on_failure.clone());
+        let tender = Tender::start(files.clone(), shelf, interval, on_failure).in_file("a thread")?;
         let (queue, jobs) = mpsc::channel(QUEUE);
         let committer = Committer {
             shared: shared.clone(),
             disk,
+            files,
             clock,
             wal,
             era,

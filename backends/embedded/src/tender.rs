@@ -52,18 +52,18 @@ struct Orders {
 impl Tender {
     /// Starts the threads.
     pub(crate) fn start<T: StoredTables>(
-        files: Files<T>,
+        files: Arc<Files<T>>,
         shelf: Arc<Shelf>,
+        record_interval: Duration,
         on_failure: Failure,
     ) -> io::Result<Self> {
         let orders = Mutex::new(Orders { restock: true, ..Orders::default() });
         let desk = Arc::new(Desk { orders, changed: Condvar::new(), on_failure });
-        let files = Arc::new(files);
         let freezing = files.shared.clone();
         let freeze = Arc::new(move || freezing.write().freeze());
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let (flusher, flush_desk) = (Flusher::new(files.clone(), shelf), desk.clone());
-        let flushing = thread("tidings-flush").spawn(move || flush(flusher, &flush_desk))?;
+        let flushing = thread("tidings-flush").spawn(move || flush(flusher, &flush_desk, record_interval))?;
         let merge_desk = desk.clone();
         let merging = thread("tidings-merge").spawn(move || merge(&files, &merge_desk))?;
         Ok(Self { desk, threads: Arc::new(Mutex::new(vec![flushing, merging])), freeze })
@@ -147,12 +147,23 @@ impl Tender {
     }
 }
 
-fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk) {
+fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk, record_interval: Duration) {
     loop {
-        let idle = |orders: &Orders| orders.generation.is_none() && !orders.restock && !orders.stop;
-        let mut orders = desk.wait_while(desk.lock(), idle);
+        let idle = |orders: &mut Orders| orders.generation.is_none() && !orders.restock && !orders.stop;
+        let waited = desk.changed.wait_timeout_while(desk.lock(), record_interval, idle);
+        let (mut orders, waited) = waited.expect("nobody panics while holding the orders");
         if orders.stop {
+            let failed = orders.failed.is_some();
+            drop(orders);
+            if !failed {
+                flusher.close();
+            }
             return;
+        }
+        if waited.timed_out() {
+            drop(orders);
+            desk.settle(|| unless_full(flusher.record_end()));
+            continue;
         }
         orders.restock = false;
         let generation = orders.generation.take();

@@ -14,7 +14,7 @@ use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, State};
 use crate::store::replay;
 use crate::tables::StoredTables;
-use crate::wal::{self, End};
+use crate::wal::{self, Cut};
 
 /// A store as its files are, read and not changed.
 pub struct Snapshot<T> {
@@ -52,8 +52,7 @@ impl<T: StoredTables> Snapshot<T> {
         let mut state: State<T> = load_state(disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
-        let applied = End { number: manifest.applied, chain: manifest.chain };
-        wal::inspect(disk, applied, |content| replay(&mut state, content))?;
+        wal::inspect(disk, &manifest.known_log(), |content| replay(&mut state, content))?;
         Ok(Self { state, manifest })
     }
 
@@ -110,10 +109,13 @@ pub fn check<T: StoredTables>(disk: &dyn Disk) -> Vec<OpenError> {
     let state: Result<State<T>, _> = load_state(disk, &manifest);
     match state {
         Ok(mut state) => {
-            let applied = End { number: manifest.applied, chain: manifest.chain };
-            problems.extend(wal::inspect(disk, applied, |content| replay(&mut state, content)).err());
+            let known = manifest.known_log();
+            problems.extend(wal::check(disk, &known, |content| replay(&mut state, content)));
         }
-        Err(error) => problems.push(error),
+        Err(error) => {
+            problems.push(error);
+            problems.extend(wal::check(disk, &manifest.known_log(), |_| Ok(())));
+        }
     }
     for &id in &manifest.segments {
         match Segment::open(disk, id) {
@@ -159,14 +161,20 @@ pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError>
         let Some(manifest) = Manifest::load(from)? else {
             return Err(OpenError::damaged(MANIFEST, "it is missing: this is not a store"));
         };
-        if copy_all(from, to, &manifest, &mut copied)? && Manifest::load(from)?.as_ref() == Some(&manifest) {
-            let applied = End { number: manifest.applied, chain: manifest.chain };
-            let end = wal::cut_copy(to, applied)?;
+        let missing = copy_all(from, to, &manifest, &mut copied)?;
+        let unchanged = Manifest::load(from)?.is_some_and(|later| later.has_files_of(&manifest));
+        if let Some(name) = missing.as_ref().filter(|_| unchanged) {
+            return Err(OpenError::damaged(name, "it is missing"));
+        }
+        if missing.is_none() && unchanged {
+            let cut = Cut::plan_copy(to, &manifest.known_log())?;
+            let (log, reached) = (cut.kept(), cut.end);
+            cut.make(to)?;
             for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
                 to.sync_folder(folder).in_file(folder)?;
             }
-            Manifest { copied: true, ..manifest }.store(to).in_file(MANIFEST)?;
-            return Ok(end.number);
+            Manifest { copied: true, log, reached, ..manifest }.store(to).in_file(MANIFEST)?;
+            return Ok(reached.number);
         }
     }
     Err(OpenError::damaged(
@@ -175,20 +183,21 @@ pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError>
     ))
 }
 
-/// Copies what a manifest names and is not copied yet, then the write-ahead log. `false` when a file was let go meanwhile.
+/// Copies what a manifest names and is not copied yet, then the write-ahead log. Returns the name of a file that is not
+/// there, if one is not: it was let go meanwhile, or is lost.
 fn copy_all(
     from: &dyn Disk,
     to: &dyn Disk,
     manifest: &Manifest,
     copied: &mut HashSet<String>,
-) -> Result<bool, OpenError> {
+) -> Result<Option<String>, OpenError> {
     let segments = manifest.segments.iter().map(|&id| segment::file_name(id));
     let checkpoints = manifest.deltas.iter().chain(&manifest.base).map(|&id| checkpoint::file_name(id));
     let wanted: HashSet<String> = segments.chain(checkpoints).collect();
     for name in &wanted {
         if !copied.contains(name) {
             if !copy(from, to, name)? {
-                return Ok(false);
+                return Ok(Some(name.clone()));
             }
             copied.insert(name.clone());
         }
@@ -200,12 +209,12 @@ fn copy_all(
         let name = format!("{}/{short}", wal::FOLDER);
         to.remove(&name).in_file(&name)?;
     }
-    for short in from.list(wal::FOLDER).in_file(wal::FOLDER)? {
-        if !copy(from, to, &format!("{}/{short}", wal::FOLDER))? {
-            return Ok(false);
+    for file in &manifest.log {
+        if !copy(from, to, &file.name())? {
+            return Ok(Some(file.name()));
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Copies one file. `false` when it is gone.
@@ -233,20 +242,22 @@ fn copy_bytes(source: &dyn DiskFile, target: &dyn DiskFile) -> std::io::Result<(
     target.sync()
 }
 
-/// Gives up everything from the first unreadable commit on, and returns that commit; none when all can be read. The era
-/// is raised when the store is opened next.
+/// Gives up everything from the first commit on that cannot be read, and returns that commit; none when nothing is
+/// missing. The era is raised when the store is opened next.
 pub fn truncate(disk: &dyn Disk) -> Result<Option<CommitNumber>, OpenError> {
     let Some(manifest) = Manifest::load(disk)? else {
         return Err(OpenError::damaged(MANIFEST, "it is missing: this is not a store"));
     };
-    let applied = End { number: manifest.applied, chain: manifest.chain };
-    match wal::inspect(disk, applied, |_| Ok(())) {
+    let known = manifest.known_log();
+    match wal::inspect(disk, &known, |_| Ok(())) {
         Ok(_) => Ok(None),
-        Err(OpenError::Rot { lost, .. }) => {
+        Err(error) if error.is_loss() => {
+            let cut = Cut::plan(disk, &known)?;
+            let (log, reached) = (cut.kept(), cut.end);
             // First what raises the era: numbers that were given out must not be given out again, whatever comes between.
-            Manifest { copied: true, ..manifest }.store(disk).in_file(MANIFEST)?;
-            wal::cut_copy(disk, applied)?;
-            Ok(Some(lost))
+            Manifest { copied: true, log, reached, ..manifest }.store(disk).in_file(MANIFEST)?;
+            cut.make(disk)?;
+            Ok(Some(reached.number.next()))
         }
         Err(error) => Err(error),
     }

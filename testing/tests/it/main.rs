@@ -8,6 +8,7 @@ mod compression;
 mod config;
 mod conformance;
 mod connections;
+mod damage;
 mod durability;
 mod fuzz;
 mod limits;

@@ -1,24 +1,32 @@
 //! Reading a log that was not closed: finding its files and its end, and telling a torn end from rot.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tidings_model::CommitNumber;
 
-use super::{End, FIRST_FRAME, FOLDER, Shelf, Stock, WINDOW, Wal, WalFile, read_header, write_zeros};
-use crate::disk::Disk;
+use super::{
+    End, FIRST_FRAME, FOLDER, Header as FileHeader, KnownLog, LogFile, Shelf, Stock, WINDOW, Wal, WalFile,
+    file_name, write_zeros,
+};
+use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
 use crate::frame::{ALIGNMENT, Content, HEADER, Header, read};
 
 /// The files of a log that is being opened.
 pub(super) struct Files {
-    /// Those with a header, by sequence number.
+    /// Those that the manifest names and that can be read, oldest first.
     pub(super) used: Vec<WalFile>,
-    /// Those without: their making was cut off.
-    blank: Vec<WalFile>,
-    last_name: u64,
+    /// Those it does not name: they were let go, or their making was cut off.
+    spare: Vec<WalFile>,
+    /// The last commit that was found in each of those, once they were replayed.
+    seen: Vec<Option<CommitNumber>>,
+    /// What is wrong with those it names.
+    pub(super) problems: Vec<OpenError>,
+    last_number: u64,
+    last_sequence: u64,
 }
 
 /// Where a log goes on: a file among those in use, and an offset in it.
@@ -32,47 +40,68 @@ pub(super) struct Place {
 }
 
 impl Files {
-    pub(super) fn list(disk: &dyn Disk) -> Result<Self, OpenError> {
-        let mut files = Self { used: Vec::new(), blank: Vec::new(), last_name: 0 };
+    pub(super) fn list(disk: &dyn Disk, known: &KnownLog) -> Result<Self, OpenError> {
+        let mut found = BTreeMap::new();
         for short in disk.list(FOLDER).in_file(FOLDER)? {
             let name = format!("{FOLDER}/{short}");
-            let number = short
-                .parse::<u64>()
-                .map_err(|_| OpenError::Foreign { folder: FOLDER.to_owned(), name: short.clone() })?;
-            files.last_name = files.last_name.max(number);
+            let number = short.parse().ok().filter(|&number| file_name(number) == name);
+            let number =
+                number.ok_or_else(|| OpenError::Foreign { folder: FOLDER.to_owned(), name: short })?;
             let file = disk.open(&name).in_file(&name)?;
-            let mut header = None;
-            let mut page = vec![0; ALIGNMENT];
-            for copy in 0..2 {
-                let whole = file.len().in_file(&name)? >= FIRST_FRAME;
-                if header.is_none() && whole {
-                    file.read_at(copy * ALIGNMENT as u64, &mut page).in_file(&name)?;
-                    header = read_header(&name, &page)?;
-                }
-            }
-            match header {
-                Some((sequence, salt)) => files.used.push(WalFile { name, file, sequence, salt }),
-                None => {
-                    let blank = WalFile { name, file, sequence: 0, salt: 0 };
-                    blank.refuse_content()?;
-                    files.blank.push(blank);
-                }
-            }
+            let header = read_header(&*file, &name)?;
+            found.insert(number, (file, header));
         }
-        files.used.sort_by_key(|file| file.sequence);
+        let last_number = found.keys().copied().chain(known.files.iter().map(|file| file.number)).max();
+        let headers = found.values().filter_map(|(_, header)| *header).map(|header| header.sequence);
+        let last_sequence = headers.chain(known.files.iter().map(|file| file.sequence)).max();
+        let mut files = Self {
+            used: Vec::new(),
+            spare: Vec::new(),
+            seen: Vec::new(),
+            problems: Vec::new(),
+            last_number: last_number.unwrap_or(0),
+            last_sequence: last_sequence.unwrap_or(0),
+        };
+        for &id in &known.files {
+            let problem = match found.remove(&id.number) {
+                None => Some("is missing".to_owned()),
+                Some((_, None)) => Some("is damaged (both copies of its header are unreadable)".to_owned()),
+                Some((_, Some(header))) if (header.sequence, header.salt) != (id.sequence, id.salt) => {
+                    let FileHeader { sequence, .. } = header;
+                    Some(format!("was replaced (it is file {sequence} of the log, not {})", id.sequence))
+                }
+                Some((file, Some(header))) => {
+                    let length = file.len().in_file(&id.name())?;
+                    files.used.push(WalFile { file, id, length: header.length });
+                    let short = length < header.length;
+                    short.then(|| format!("was shortened (it has {length} bytes of {})", header.length))
+                }
+            };
+            files.problems.extend(problem.map(|what| OpenError::LogFile { name: id.name(), what }));
+        }
+        for (number, (file, header)) in found {
+            let id = LogFile { number, sequence: 0, salt: 0, last: None };
+            files.spare.push(WalFile { file, id, length: header.map_or(0, |header| header.length) });
+        }
         Ok(files)
     }
 
-    /// Replays what follows `end`, moving it, and returns where the log goes on.
+    pub(super) fn refuse_problems(&mut self) -> Result<(), OpenError> {
+        self.problems.drain(..).next().map_or(Ok(()), Err)
+    }
+
+    /// Replays what is needed, and returns where the log ends and goes on.
     pub(super) fn replay(
-        &self,
-        end: &mut End,
+        &mut self,
+        known: &KnownLog,
         replay: &mut impl FnMut(Content) -> Result<(), OpenError>,
-    ) -> Result<Option<Place>, OpenError> {
-        let applied = end.number;
+    ) -> Result<(End, Option<Place>), OpenError> {
+        let (applied, mut end) = (known.applied.number, known.applied);
         let mut place = None;
         for (n, file) in self.used.iter().enumerate() {
-            let length = file.file.len().in_file(&file.name)?;
+            let mut seen = None;
+            let name = file.id.name();
+            let length = file.file.len().in_file(&name)?;
             let mut offset = FIRST_FRAME;
             while offset < length {
                 let Some((header, bytes)) = file.frame(offset)? else {
@@ -88,21 +117,34 @@ impl Files {
                         break;
                     }
                     let content = bytes.slice(HEADER..HEADER + header.length);
-                    replay(read(header.number, content).in_file(&file.name)?)?;
-                    *end = End { number: header.number, chain: header.checksum };
+                    replay(read(header.number, content).in_file(&name)?)?;
+                    end = End { number: header.number, chain: header.checksum };
                 }
+                seen = seen.max(Some(header.number));
                 let last = offset;
                 offset += (HEADER + header.length).next_multiple_of(ALIGNMENT) as u64;
                 if header.number == end.number {
                     place = Some(Place { file: n, last, offset });
                 }
             }
+            self.seen.push(seen);
         }
-        Ok(place)
+        Ok((end, place))
+    }
+
+    /// Refuses a log of which something is lost that was acknowledged.
+    pub(super) fn refuse_loss(
+        &self,
+        known: &KnownLog,
+        end: End,
+        place: Option<Place>,
+    ) -> Result<(), OpenError> {
+        self.refuse_rot(end, place)?;
+        self.refuse_early_end(known, end, place)
     }
 
     /// Looks behind the end for a frame that can be read: then one before it was lost.
-    pub(super) fn refuse_rot(&self, end: End, place: Option<Place>) -> Result<(), OpenError> {
+    fn refuse_rot(&self, end: End, place: Option<Place>) -> Result<(), OpenError> {
         for (n, file) in self.used.iter().enumerate() {
             let start = match place {
                 Some(place) if n == place.file => place.offset,
@@ -110,14 +152,40 @@ impl Files {
                 _ => FIRST_FRAME,
             };
             if file.has_frame_after(start, end.number)? {
-                let (name, offset) = match place {
-                    Some(place) => (self.used[place.file].name.clone(), place.offset),
-                    None => (file.name.clone(), start),
-                };
+                let (name, offset) = self.broken_at(end, place).unwrap_or_else(|| (file.id.name(), start));
                 return Err(OpenError::Rot { name, offset, lost: end.number.next() });
             }
         }
         Ok(())
+    }
+
+    /// The log must go as far as the manifest knows, and so must each of its files.
+    pub(super) fn refuse_early_end(
+        &self,
+        known: &KnownLog,
+        end: End,
+        place: Option<Place>,
+    ) -> Result<(), OpenError> {
+        let full = self.used.iter().filter_map(|file| file.id.last).max().unwrap_or_default();
+        let reached = known.reached.number.max(full);
+        let other = end.number == known.reached.number && end.chain != known.reached.chain;
+        if end.number >= reached && !other {
+            return Ok(());
+        }
+        let (name, offset) = self.broken_at(end, place).unwrap_or_else(|| (FOLDER.to_owned(), 0));
+        Err(OpenError::EndsEarly { name, offset, lost: end.number.next(), reached })
+    }
+
+    /// Where a frame should be that is not: behind the last one, or at the beginning of the next file if that one is full.
+    fn broken_at(&self, end: End, place: Option<Place>) -> Option<(String, u64)> {
+        let unfinished = |file: &&WalFile| file.id.last.is_none_or(|last| last > end.number);
+        let first = place.map_or(0, |place| place.file);
+        let file = self.used[first..].iter().find(unfinished)?;
+        let offset = match place {
+            Some(place) if self.used[place.file].id == file.id => place.offset,
+            _ => FIRST_FRAME,
+        };
+        Some((file.id.name(), offset))
     }
 
     pub(super) fn into_wal(
@@ -125,39 +193,54 @@ impl Files {
         disk: Arc<dyn Disk>,
         file_bytes: u64,
         secret: u64,
-        end: End,
-        place: Option<Place>,
+        (end, place): (End, Option<Place>),
+        record: &mut dyn FnMut(Vec<LogFile>) -> Result<(), OpenError>,
     ) -> Result<(Wal, Arc<Shelf>), OpenError> {
+        let (mut full, mut current, mut empty, mut unfit) = (VecDeque::new(), None, Vec::new(), Vec::new());
+        for ((n, mut file), seen) in self.used.into_iter().enumerate().zip(self.seen) {
+            let whole = file.file.len().in_file(&file.id.name())? == file_bytes;
+            match place {
+                Some(place) if n == place.file && whole => {
+                    file.id.last = None;
+                    current = Some((file, place.offset));
+                }
+                Some(place) if n <= place.file => {
+                    file.id.last = file.id.last.or(seen).or(Some(end.number));
+                    full.push_back(file);
+                }
+                _ if whole => empty.push(file),
+                _ => unfit.push(file),
+            }
+        }
+        for file in self.spare {
+            let whole = file.file.len().in_file(&file.id.name())? == file_bytes;
+            if whole { empty.push(file) } else { unfit.push(file) }
+        }
         let mut stock = Stock {
-            full: VecDeque::new(),
-            empty: Vec::new(),
+            full,
+            current: LogFile { number: 0, sequence: 0, salt: 0, last: None },
+            empty,
             next: None,
-            next_sequence: self.used.last().map_or(1, |file| file.sequence + 1),
-            next_name: self.last_name + 1,
+            next_sequence: self.last_sequence + 1,
+            next_number: self.last_number + 1,
             secret,
         };
-        let mut current = None;
-        for (n, file) in self.used.into_iter().enumerate() {
-            let whole = file.file.len().in_file(&file.name)? == file_bytes;
-            match place {
-                Some(place) if n < place.file => stock.full.push_back((file, end.number)),
-                Some(place) if n == place.file && whole => current = Some((file, place.offset)),
-                Some(place) if n == place.file => stock.full.push_back((file, end.number)),
-                _ if whole => stock.empty.push(file),
-                _ => disk.remove(&file.name).in_file(&file.name)?,
-            }
-        }
-        for file in self.blank {
-            if file.file.len().in_file(&file.name)? == file_bytes {
-                stock.empty.push(file);
-            } else {
-                disk.remove(&file.name).in_file(&file.name)?;
-            }
-        }
+        let recorded = |stock: &Stock, current: Option<LogFile>| -> Vec<LogFile> {
+            stock.full.iter().map(|file| file.id).chain(current).collect()
+        };
         let (current, offset) = match current {
             Some(current) => current,
-            None => (stock.prepare(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME),
+            None => {
+                // The file may be one that is still named.
+                record(recorded(&stock, None))?;
+                (stock.begin(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME)
+            }
         };
+        stock.current = current.id;
+        record(recorded(&stock, Some(current.id)))?;
+        for file in unfit {
+            disk.remove(&file.id.name()).in_file(&file.id.name())?;
+        }
         let full = AtomicUsize::new(stock.full.len());
         let shelf = Arc::new(Shelf { disk: disk.clone(), file_bytes, stock: Mutex::new(stock), full });
         let wal = Wal { disk, file_bytes, current, offset, chain: end.chain, shelf: shelf.clone() };
@@ -165,60 +248,60 @@ impl Files {
     }
 }
 
+/// The header of a file, from the first copy that can be read.
+fn read_header(file: &dyn DiskFile, name: &str) -> Result<Option<FileHeader>, OpenError> {
+    if file.len().in_file(name)? < FIRST_FRAME {
+        return Ok(None);
+    }
+    let mut page = vec![0; ALIGNMENT];
+    for copy in 0..2 {
+        file.read_at(copy * ALIGNMENT as u64, &mut page).in_file(name)?;
+        if let Some(header) = FileHeader::read(name, &page)? {
+            return Ok(Some(header));
+        }
+    }
+    Ok(None)
+}
+
 impl WalFile {
     /// The frame at an offset, header first, if there is one whose checksum is right.
     pub(super) fn frame(&self, offset: u64) -> Result<Option<(Header, Bytes)>, OpenError> {
-        let length = self.file.len().in_file(&self.name)?;
+        let length = self.file.len().in_file(&self.id.name())?;
         if offset + ALIGNMENT as u64 > length {
             return Ok(None);
         }
         let mut bytes = vec![0; ALIGNMENT];
-        self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
-        let Some(header) = Header::read(self.salt, &bytes) else { return Ok(None) };
+        self.file.read_at(offset, &mut bytes).in_file(&self.id.name())?;
+        let Some(header) = Header::read(self.id.salt, &bytes) else { return Ok(None) };
         let whole = (HEADER + header.length).next_multiple_of(ALIGNMENT);
         if offset + whole as u64 > length {
             return Ok(None);
         }
         if whole > ALIGNMENT {
             bytes.resize(whole, 0);
-            self.file.read_at(offset, &mut bytes).in_file(&self.name)?;
+            self.file.read_at(offset, &mut bytes).in_file(&self.id.name())?;
         }
-        Ok(header.fits(self.salt, &bytes).then(|| (header, Bytes::from(bytes))))
+        Ok(header.fits(self.id.salt, &bytes).then(|| (header, Bytes::from(bytes))))
     }
 
-    /// A file without a header was just being made, so it has no content; or both copies of its header are damaged.
-    fn refuse_content(&self) -> Result<(), OpenError> {
-        let length = self.file.len().in_file(&self.name)?;
-        let mut window = vec![0; WINDOW];
-        let mut offset = FIRST_FRAME;
-        while offset < length {
-            let bytes = ((length - offset) as usize).min(window.len());
-            self.file.read_at(offset, &mut window[..bytes]).in_file(&self.name)?;
-            if window[..bytes].iter().any(|&byte| byte != 0) {
-                return Err(OpenError::damaged(&self.name, "both copies of its header are unreadable"));
-            }
-            offset += bytes as u64;
-        }
-        Ok(())
-    }
-
-    /// Fills the rest of the file with zeros.
+    /// Fills the rest of the file with zeros, up to the length that it must have.
     pub(super) fn clear_from(&self, offset: u64) -> Result<(), OpenError> {
-        let length = self.file.len().in_file(&self.name)?;
-        write_zeros(&*self.file, offset, length).in_file(&self.name)
+        let name = self.id.name();
+        let length = self.file.len().in_file(&name)?.max(self.length);
+        write_zeros(&*self.file, offset, length).in_file(&name)
     }
 
     /// Whether there is a frame from here on whose commit comes after the given one.
     fn has_frame_after(&self, start: u64, last: CommitNumber) -> Result<bool, OpenError> {
-        let length = self.file.len().in_file(&self.name)?;
+        let length = self.file.len().in_file(&self.id.name())?;
         let mut window = vec![0; WINDOW];
         let mut offset = start;
         while offset < length {
             let bytes = ((length - offset) as usize).min(window.len());
-            self.file.read_at(offset, &mut window[..bytes]).in_file(&self.name)?;
+            self.file.read_at(offset, &mut window[..bytes]).in_file(&self.id.name())?;
             for page in (0..bytes).step_by(ALIGNMENT) {
-                let may_be =
-                    Header::read(self.salt, &window[page..bytes]).is_some_and(|header| header.number > last);
+                let may_be = Header::read(self.id.salt, &window[page..bytes])
+                    .is_some_and(|header| header.number > last);
                 if may_be && self.frame(offset + page as u64)?.is_some() {
                     return Ok(true);
                 }

@@ -3,6 +3,7 @@
 mod book;
 mod contract;
 mod crash;
+mod damage;
 mod files;
 mod retention;
 mod rooms;
