@@ -20,6 +20,7 @@ use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::disk::Disk;
+use crate::error::is_transient;
 use crate::files::Files;
 use crate::frame::Frame;
 use crate::measure::Counts;
@@ -290,7 +291,10 @@ impl<T: StoredTables> Committer<T> {
                 }
                 Ok(())
             }
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(StoreError::NoSpace),
+            Err(error) if is_transient(&error) => {
+                tracing::debug!(%error, "the log has no next file, so commits are refused");
+                Err(StoreError::NoSpace)
+            }
             Err(error) => Err(self.stop(&error)),
         }
     }

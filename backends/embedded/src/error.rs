@@ -1,5 +1,6 @@
 use std::io;
 
+use rustix::io::Errno;
 use tidings_model::CommitNumber;
 
 use crate::codec::Garbled;
@@ -117,6 +118,14 @@ impl OpenError {
     pub fn damaged(name: &str, what: impl ToString) -> Self {
         Self::Damaged { name: name.to_owned(), what: what.to_string() }
     }
+}
+
+/// Whether what has failed may succeed later without anybody's help: space, a quota or file descriptors ran out, and
+/// nothing was done by halves. Every other failure of the disk ends the store.
+pub(crate) fn is_transient(error: &io::Error) -> bool {
+    let descriptors = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        || descriptors.contains(&error.raw_os_error())
 }
 
 /// Adds the name of the file to an error.

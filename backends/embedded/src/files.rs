@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::checkpoint::{self, Manifest};
 use crate::disk::Disk;
+use crate::error::is_transient;
 use crate::segment::{self, Segment, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::state::State;
@@ -58,10 +59,10 @@ impl<T> Files<T> {
         self.replace(&[], |manifest| manifest.log = log, |_| {})
     }
 
-    /// Removes new files that did not come to count for want of space; what is to be told then. After any other error
+    /// Removes new files that did not come to count for want of space or descriptors; what is to be told then. After any other error
     /// a manifest may count them already.
     pub(crate) fn give_up(&self, new: &[String], error: io::Error) -> io::Error {
-        if error.kind() == io::ErrorKind::StorageFull {
+        if is_transient(&error) {
             for name in new {
                 if let Err(worse) = self.disk.remove(name) {
                     return worse;

@@ -21,7 +21,7 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::codec::{Garbled, Put, Take, checksum, whole};
 use crate::disk::{Disk, DiskFile};
-use crate::error::{InFile, OpenError};
+use crate::error::{InFile, OpenError, is_transient};
 
 /// Folder of segments.
 pub const FOLDER: &str = "segments";
@@ -391,6 +391,8 @@ pub type Segments = Arc<Vec<Arc<Segment>>>;
 /// The error of a background writer.
 pub(crate) fn broken(error: OpenError) -> io::Error {
     match error {
+        // As it is: whoever tries again looks at what the system said.
+        OpenError::Io { error, .. } if is_transient(&error) => error,
         OpenError::Io { name, error } => io::Error::new(error.kind(), format!("{name}: {error}")),
         other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),
     }

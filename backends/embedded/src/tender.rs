@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::error::is_transient;
 use crate::files::Files;
 use crate::flush::Flusher;
 use crate::merge::merge_once;
@@ -42,7 +43,7 @@ struct Orders {
     /// How many rounds of merging were asked for, and how many are done.
     rounds: u64,
     rounds_done: u64,
-    /// Something cannot be written for want of space.
+    /// Something cannot be written for want of space or descriptors.
     starved: bool,
     stop: bool,
     /// Why the threads have given up.
@@ -186,7 +187,10 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk, record_interval:
 /// What can wait for another time is not tried again and again for want of space: writing a generation may bring some.
 fn unless_full(result: io::Result<()>) -> io::Result<()> {
     match result {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+        Err(error) if is_transient(&error) => {
+            tracing::warn!(%error, "upkeep of the store is put off");
+            Ok(())
+        }
         result => result,
     }
 }
@@ -224,7 +228,7 @@ fn merge<T: StoredTables>(files: &Files<T>, desk: &Desk) {
 }
 
 impl Desk {
-    /// Does some work until it succeeds, waiting for space if that is what is missing. Any other failure ends the store:
+    /// Does some work until it succeeds, waiting for space or descriptors if that is what is missing. Any other failure ends the store:
     /// it cannot let go of memory any more.
     fn settle(&self, mut work: impl FnMut() -> io::Result<()>) {
         while !self.is_over() {
@@ -233,8 +237,10 @@ impl Desk {
                     self.lock().starved = false;
                     return;
                 }
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    self.lock().starved = true;
+                Err(error) if is_transient(&error) => {
+                    if !std::mem::replace(&mut self.lock().starved, true) {
+                        tracing::warn!(%error, "the store waits for space or file descriptors");
+                    }
                     self.changed.notify_all();
                     let waited = self.changed.wait_timeout(self.lock(), SPACE_RETRY);
                     drop(waited.expect("nobody panics while holding the orders"));

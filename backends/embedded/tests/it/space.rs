@@ -122,3 +122,55 @@ async fn a_store_that_has_stopped_says_so() {
     store.commit(append()).await.expect_err("the disk fails");
     assert!(matches!(store.accepting(), Err(StoreError::Unavailable(_))));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn want_of_file_descriptors_refuses_writes_until_there_are_some_again() {
+    for before in [0, 5, 40, 150] {
+        let disk = SimulatedDisk::new();
+        let failure = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let failed = failure.clone();
+        let on_failure: tidings_embedded::Failure =
+            std::sync::Arc::new(move |why| *failed.lock().expect("no panic") = Some(why.to_owned()));
+        let record_interval = std::time::Duration::from_millis(1);
+        let store = open(&disk, Options { on_failure, record_interval, ..small() }).expect("new");
+        let log = store.reserve().await.expect("a number");
+        store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+        let append = |n: u32| {
+            let mut payload = n.to_be_bytes().to_vec();
+            payload.resize(2_000, 7);
+            Commit::new().with(Append::new(log, vec![Bytes::from(payload)]))
+        };
+        let mut acknowledged = 0u32;
+        while acknowledged < before {
+            store.commit(append(acknowledged)).await.expect("appended");
+            acknowledged += 1;
+        }
+        disk.refuse_descriptors(true);
+        let refused = loop {
+            match store.commit(append(acknowledged)).await {
+                Ok(_) => acknowledged += 1,
+                Err(error) => break error,
+            }
+            assert!(acknowledged < 5_000, "files are needed now and then");
+        };
+        assert!(matches!(refused, CommitError::Store(StoreError::NoSpace)), "{refused}");
+        let all = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+        let count = store.read(log, all).await.expect("readable").records.len();
+        assert_eq!(count as u32, acknowledged, "reads go on");
+        disk.refuse_descriptors(false);
+        for _ in 0..100 {
+            while let Err(error) = store.commit(append(acknowledged)).await {
+                assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
+                tokio::task::yield_now().await;
+            }
+            acknowledged += 1;
+        }
+        store.tend().expect("merged");
+        assert_eq!(*failure.lock().expect("no panic"), None, "the store has not stopped");
+        drop(store);
+        let store = open(&disk, small()).expect("opens");
+        let records = store.read(log, all).await.expect("readable").records;
+        assert_eq!(records.len() as u32, acknowledged);
+        assert!(records.iter().zip(0u32..).all(|(record, n)| record.payload[..4] == n.to_be_bytes()));
+    }
+}
