@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use hyper::Method;
 use serde_json::{Map, Value, json};
 use tidings_auth::{AdminKey, Claims, Declined, Given, Key, Kid, NewKey, ProjectError, Projects};
 use tidings_embedded::OpenError;
@@ -12,7 +13,6 @@ use tidings_engine::{Clock, WallClock};
 use tidings_model::ProjectId;
 use tidings_server::{Config, StartError, StoredProjects};
 use tokio::runtime::Runtime;
-use ureq::http::Method;
 
 use crate::client::{Ask, Client, percent_encoded};
 use crate::command::CommandError;
@@ -43,7 +43,7 @@ pub enum Admin {
     /// In the store of a stopped server.
     Stopped(Stopped),
     /// By asking a running one.
-    Running(Client),
+    Running(Box<Client>),
 }
 
 /// The store of a stopped server; no server can have it meanwhile.
@@ -80,7 +80,7 @@ impl Where {
     /// Opens the store, or gets ready to ask.
     pub fn open(self, store: Store) -> Result<Admin, CommandError> {
         match self.server {
-            Some(server) => Ok(Admin::Running(Client::new(&server, "TIDINGS_ADMIN_KEY")?)),
+            Some(server) => Ok(Admin::Running(Box::new(Client::new(&server, "TIDINGS_ADMIN_KEY")?))),
             None => Ok(Admin::Stopped(Stopped::open_as_set(self.data, self.config, store)?)),
         }
     }

@@ -2,22 +2,23 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
-use ureq::http::{Method, Request, StatusCode};
-use ureq::tls::{RootCerts, TlsConfig};
-use ureq::{Agent, Body};
+use tokio::runtime::Runtime;
+
+use crate::outgoing::{Outgoing, OutgoingError};
 
 /// Bytes of an answer that are read. A server sends a chunk, or one message that may be larger than a chunk.
-const ANSWER_BYTES: u64 = 256 * 1024 * 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_BYTES: usize = 256 * 1024 * 1024;
 /// How long an answer may take, all of it, unless it waits for what comes.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server, and who asks it.
 pub struct Client {
-    agent: Agent,
-    /// For answers that wait for what comes.
-    patient: Agent,
+    http: Outgoing,
+    runtime: Runtime,
+    answer_timeout: Duration,
     server: String,
     credential: Option<String>,
     /// Where that was, or could be.
@@ -33,8 +34,11 @@ pub enum ClientError {
         /// Its URL.
         server: String,
         /// What happened.
-        error: Box<ureq::Error>,
+        error: OutgoingError,
     },
+    /// The command itself cannot send requests.
+    #[error("cannot send requests: {0}")]
+    Setup(#[from] std::io::Error),
     /// The credential cannot be sent in a header.
     #[error("the credential in {0} is not plain text in one line")]
     Credential(&'static str),
@@ -83,7 +87,7 @@ impl<'a> Ask<'a> {
 
 /// A good answer.
 pub struct Answer {
-    response: ureq::http::Response<Vec<u8>>,
+    response: Response<Bytes>,
 }
 
 impl Client {
@@ -105,21 +109,9 @@ impl Client {
                 _ => return Err(ClientError::Credential(variable)),
             },
         };
-        // Those that the system trusts: a server of one's own often has a certificate of one's own. Credentials go to
-        // the server that was named and nowhere else: no redirects, no proxy.
-        let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build();
-        let agent = |timeout: Option<Duration>| -> Agent {
-            let config = Agent::config_builder()
-                .tls_config(tls.clone())
-                .proxy(None)
-                .max_redirects(0)
-                .http_status_as_error(false)
-                .timeout_connect(Some(CONNECT_TIMEOUT))
-                .timeout_global(timeout);
-            config.build().into()
-        };
-        let (agent, patient) = (agent(Some(answer_timeout)), agent(None));
-        Ok(Self { agent, patient, server: server.trim_end_matches('/').to_owned(), credential, variable })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let server = server.trim_end_matches('/').to_owned();
+        Ok(Self { http: Outgoing::new()?, runtime, answer_timeout, server, credential, variable })
     }
 
     /// Asks, and waits for the answer. What is not 2xx is an error.
@@ -131,20 +123,19 @@ impl Client {
         for (name, value) in ask.headers {
             request = request.header(*name, *value);
         }
-        let agent = match ask.patience {
-            Patience::Some => &self.agent,
-            Patience::Endless => &self.patient,
-        };
-        let answered = match ask.body {
-            Some(body) => request.body(body).map_err(ureq::Error::from).and_then(|it| agent.run(it)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|it| agent.run(it)),
-        };
-        let unreachable =
-            |error| ClientError::Unreachable { server: self.server.clone(), error: Box::new(error) };
-        let response = answered.map_err(unreachable)?;
-        let (parts, mut body): (_, Body) = response.into_parts();
-        let body = body.with_config().limit(ANSWER_BYTES).read_to_vec().map_err(unreachable)?;
-        let answer = Answer { response: ureq::http::Response::from_parts(parts, body) };
+        let unreachable = |error| ClientError::Unreachable { server: self.server.clone(), error };
+        let body = Bytes::copy_from_slice(ask.body.unwrap_or_default());
+        let request = request.body(body).map_err(|error| unreachable(OutgoingError::of(error)))?;
+        let answering = self.http.send(request, ANSWER_BYTES);
+        let answered = self.runtime.block_on(async {
+            match ask.patience {
+                Patience::Endless => answering.await,
+                Patience::Some => tokio::time::timeout(self.answer_timeout, answering)
+                    .await
+                    .unwrap_or_else(|_| Err(OutgoingError::timed_out(self.answer_timeout))),
+            }
+        });
+        let answer = Answer { response: answered.map_err(unreachable)? };
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(&answer)) }
     }
 
@@ -208,14 +199,23 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_come_is_not_waited_for_unless_it_is_to_be() {
-        // Takes connections, as the system does, and never answers.
+        // Takes connections, as the system does, and answers only when told.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let server = format!("http://{}", silent.local_addr().expect("an address"));
         let soon = Duration::from_millis(50);
-        let client = Client::with_timeout(&server, "TIDINGS_TOKEN", soon).expect("a client");
-        let Err(told) = client.ask(&Ask::new(Method::GET, "/health")) else { panic!("nobody answered") };
+        let client = || Client::with_timeout(&server, "TIDINGS_TOKEN", soon).expect("a client");
+        let endless = client();
+        let asking = std::thread::spawn(move || {
+            let ask = Ask { patience: Patience::Endless, ..Ask::new(Method::GET, "/health") };
+            endless.ask(&ask).map(|answer| answer.status())
+        });
+        let mut waits = silent.accept().expect("the one that waits").0;
+        let Err(told) = client().ask(&Ask::new(Method::GET, "/health")) else { panic!("nobody answered") };
         assert!(told.to_string().starts_with(&format!("no answer from {server}: timeout")), "{told}");
-        assert_eq!(client.patient.config().timeouts().global, None);
+        // The other has waited for longer than that, and is answered after all.
+        let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        std::io::Write::write_all(&mut waits, ok).expect("it listens");
+        assert_eq!(asking.join().expect("no panic").expect("an answer"), StatusCode::OK);
     }
 
     #[test]

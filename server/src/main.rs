@@ -7,6 +7,7 @@ mod greeting;
 mod logs;
 #[cfg(feature = "otlp")]
 mod otlp;
+mod outgoing;
 mod project_command;
 mod serve_command;
 mod store_command;

@@ -1,23 +1,20 @@
 //! Traces to a collector of OpenTelemetry, by OTLP over HTTP.
 //!
-//! The exporter has a thread of its own and no runtime, so what it sends is sent by a task of ours. Plain HTTP only: a
-//! collector stands beside the server, and speaks with the world itself.
+//! The exporter has a thread of its own and no runtime, so what it sends is sent by a task of ours.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper::{Request, Response, Uri, header};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, Response, Uri};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_http::{HttpClient, HttpError};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracerProvider, Tracer};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+
+use crate::outgoing::Outgoing;
 
 /// How long the collector may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +25,7 @@ const ANSWER_BYTES: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     /// Not an address that can be used.
-    #[error("`{0}` is not the address of a collector; it is like http://127.0.0.1:4318, without TLS")]
+    #[error("`{0}` is not the address of a collector; it is like http://127.0.0.1:4318 or https://collector")]
     Endpoint(String),
     /// The exporter does not start.
     #[error("cannot export traces: {0}")]
@@ -41,9 +38,10 @@ pub struct Traces(SdkTracerProvider);
 impl Traces {
     /// Begins to export to a collector. Needs the runtime.
     pub fn to(endpoint: &str) -> Result<Self, OtlpError> {
+        let http = Outgoing::new().map_err(|error| OtlpError::Exporter(error.to_string()))?;
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Client(Handle::current()))
+            .with_http_client(Client { http, runtime: Handle::current() })
             .with_protocol(Protocol::HttpJson)
             .with_endpoint(address(endpoint)?)
             .with_timeout(TIMEOUT)
@@ -71,34 +69,27 @@ fn address(endpoint: &str) -> Result<String, OtlpError> {
     let wrong = || OtlpError::Endpoint(endpoint.to_owned());
     let uri: Uri = endpoint.parse().map_err(|_| wrong())?;
     match (uri.scheme_str(), uri.host(), uri.path()) {
-        (Some("http"), Some(_), "/" | "") => Ok(format!("{}/v1/traces", endpoint.trim_end_matches('/'))),
-        (Some("http"), Some(_), _) => Ok(endpoint.to_owned()),
+        (Some("http" | "https"), Some(_), "/" | "") => {
+            Ok(format!("{}/v1/traces", endpoint.trim_end_matches('/')))
+        }
+        (Some("http" | "https"), Some(_), _) => Ok(endpoint.to_owned()),
         _ => Err(wrong()),
     }
 }
 
 #[derive(Debug)]
-struct Client(Handle);
+struct Client {
+    http: Outgoing,
+    runtime: Handle,
+}
 
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        self.0.spawn(async { tokio::time::timeout(TIMEOUT, send(request)).await }).await??
+        let http = self.http.clone();
+        let sending = async move { tokio::time::timeout(TIMEOUT, http.send(request, ANSWER_BYTES)).await };
+        Ok(self.runtime.spawn(sending).await???)
     }
-}
-
-/// One request on a connection of its own: there is one every few seconds at most.
-async fn send(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-    let authority = request.uri().authority().ok_or("an address without a host")?.clone();
-    let socket = TcpStream::connect((authority.host(), authority.port_u16().unwrap_or(80))).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
-    tokio::spawn(connection);
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).parse()?;
-    *request.uri_mut() = path;
-    request.headers_mut().insert(header::HOST, authority.as_str().parse()?);
-    let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES).collect().await?.to_bytes();
-    Ok(Response::from_parts(parts, body))
 }
 
 #[cfg(test)]
@@ -111,7 +102,8 @@ mod tests {
         assert_eq!(good("http://collector:4318"), "http://collector:4318/v1/traces");
         assert_eq!(good("http://collector:4318/"), "http://collector:4318/v1/traces");
         assert_eq!(good("http://collector/otel/traces"), "http://collector/otel/traces");
-        for bad in ["", "collector:4318", "https://collector", "ftp://collector", "http://"] {
+        assert_eq!(good("https://collector"), "https://collector/v1/traces");
+        for bad in ["", "collector:4318", "ftp://collector", "http://"] {
             assert!(address(bad).is_err(), "{bad}");
         }
     }

@@ -3,10 +3,10 @@
 use std::io::{self, Read, Write};
 
 use clap::{Args, Subcommand};
+use hyper::Method;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tidings_model::{ProjectId, StreamId};
-use ureq::http::Method;
 
 use crate::client::{Answer, Ask, Client, Patience, percent_encoded};
 use crate::command::CommandError;

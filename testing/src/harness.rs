@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::{Client, Method, RequestBuilder, Response};
+use crate::http::{Client, Method, RequestBuilder, Response};
 use tempfile::TempDir;
 use tidings_auth::{AdminKey, Authorize, Given, Key, Projects};
 use tidings_embedded::Options as EmbeddedOptions;

@@ -6,6 +6,7 @@
 
 pub mod coverage;
 mod harness;
+pub mod http;
 pub mod node;
 mod process;
 pub mod sse;

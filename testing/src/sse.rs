@@ -1,6 +1,6 @@
 //! A reader of server-sent events that sees what a client sees.
 
-use reqwest::Response;
+use crate::http::Response;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

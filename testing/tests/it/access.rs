@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tidings_auth::{
     Action, Allowed, Authorize, Claims, Credential, Denied, Key, Resource, Resources, Route, Scope,
@@ -12,8 +11,9 @@ use tidings_auth::{
 use tidings_engine::Clock;
 use tidings_model::{Pattern, ProjectId};
 use tidings_server::StoredProjects;
+use tidings_testing::http::{Method, RequestBuilder, Response, StatusCode};
 use tidings_testing::sse::Events;
-use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, SLEEPERS, Setup, TestStore, binary, until};
+use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, SLEEPERS, Setup, TestStore, binary, http, until};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 const APP_KEY: &str = "the-signing-key-of-app";
@@ -666,7 +666,7 @@ async fn a_key_that_goes_while_a_body_comes_does_not_count_for_it() {
     created(&server, "/v1/app/stream/s").await;
     server.projects().rotate_key(&project("app"), None).await.expect("rotated");
     let (tx, rx) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
-    let body = reqwest::Body::wrap_stream(futures_util::stream::unfold(rx, |mut rx| async {
+    let body = http::Body::wrap_stream(futures_util::stream::unfold(rx, |mut rx| async {
         Some((rx.recv().await?, rx))
     }));
     let token = token(&server, Scope::Write);
@@ -827,7 +827,7 @@ async fn an_application_can_decide_instead_and_is_asked_again_about_readers() {
 #[tokio::test]
 async fn projects_and_keys_survive_a_kill() {
     let mut server = Process::serve(&[]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let send = async |request: RequestBuilder| answer(request).await;
     let create = client.post(server.url("/v1/projects")).json(&json!({ "project": "app", "key": APP_KEY }));
     assert_eq!(send(create).await.status(), 201);
@@ -895,8 +895,8 @@ async fn no_log_at_any_level_has_a_secret() {
     let claims = json!({ "project": "app", "scope": "write", "exp": u32::MAX });
     let good = hand_made(&json!({ "alg": "HS256" }), &claims, APP_KEY);
     let bad = hand_made(&json!({ "alg": "HS256" }), &claims, OTHER_KEY);
-    let old = reqwest::Client::new();
-    let two = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    let old = http::Client::new();
+    let two = http::Client::http2();
     let mut minted = Vec::new();
     for (round, client) in [old, two].into_iter().enumerate() {
         let create = json!({ "project": "app", "key": APP_KEY });

@@ -1,6 +1,6 @@
 //! The binary: how it starts, what it refuses, how it ends.
 
-use tidings_testing::{Process, binary, until};
+use tidings_testing::{Process, binary, http, until};
 use tokio::process::Command;
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn an_address_in_use_is_told() {
 #[tokio::test]
 async fn a_signal_drains_and_ends_well_while_a_reader_waits() {
     let server = Process::serve(&[]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let created = client.put(server.url("/v1/stream/s")).send().await.expect("an answer");
     assert_eq!(created.status(), 201);
     let mut reader =
@@ -82,9 +82,9 @@ async fn a_signal_right_after_the_greeting_ends_it_well_and_a_hang_up_without_tl
 async fn a_killed_server_starts_again() {
     let mut server = Process::serve(&[]).await;
     server.kill().await;
-    assert!(reqwest::get(server.url("/health")).await.is_err());
+    assert!(http::get(server.url("/health")).await.is_err());
     let server = Process::serve(&[]).await.restart().await;
-    assert_eq!(reqwest::get(server.url("/health")).await.expect("an answer").status(), 200);
+    assert_eq!(http::get(server.url("/health")).await.expect("an answer").status(), 200);
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn a_folder_in_use_is_told_to_a_second_server() {
 #[tokio::test]
 async fn a_store_can_be_looked_at_copied_while_it_runs_and_served_from_the_copy() {
     let mut server = Process::serve(&[]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let put = client.put(server.url("/v1/app/stream/orders")).header("content-type", "text/plain");
     assert_eq!(put.body("first\n").send().await.expect("an answer").status(), 201);
     let data = server.data().to_str().expect("a path in UTF-8").to_owned();

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use tidings_testing::{Exit, Process, binary};
+use tidings_testing::{Exit, Process, binary, http};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -30,7 +30,7 @@ async fn a_stream_is_created_appended_to_read_and_deleted_by_commands() {
     assert_eq!(read, "{\"id\":1}\n{\"id\": 2}\n{\"id\":3}\n");
     let read = stream(&server, &["read", "team/50% off", "--offset", offset.trim()]).await;
     assert_eq!(read, "{\"id\":3}\n");
-    let head = reqwest::Client::new().head(server.url("/v1/stream/team/50%25%20off")).send().await;
+    let head = http::Client::new().head(server.url("/v1/stream/team/50%25%20off")).send().await;
     assert_eq!(head.expect("an answer").headers()["stream-ttl"], "3600");
     assert_eq!(stream(&server, &["delete", "team/50% off"]).await, "deleted team/50% off\n");
     let exit = try_stream(&server, &["read", "team/50% off"]).await;
@@ -77,7 +77,7 @@ async fn following_prints_what_comes_and_ends_when_the_stream_is_closed() {
     output.read_line(&mut line).await.expect("readable");
     assert_eq!(line, "first\n");
     stream(&server, &["append", "s", "second\n"]).await;
-    let close = reqwest::Client::new().post(server.url("/v1/stream/s")).header("stream-closed", "true");
+    let close = http::Client::new().post(server.url("/v1/stream/s")).header("stream-closed", "true");
     assert_eq!(close.send().await.expect("an answer").status(), 204);
     let mut rest = String::new();
     output.read_to_string(&mut rest).await.expect("readable");

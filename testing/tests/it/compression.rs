@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use reqwest::{Method, Response};
+use tidings_testing::http::{Method, Response};
 use tidings_testing::{Harness, SLEEPERS, until};
 
 /// A stream with much text.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use tidings_testing::{Launch, Process};
+use tidings_testing::{Launch, Process, http};
 
 /// A folder with a configuration in it.
 fn with_file(text: &str) -> (TempDir, String) {
@@ -45,7 +45,7 @@ async fn what_is_set_of_streams_is_so() {
     let (_folder, file) = with_file("listen = '127.0.0.1:0'\ndev = true\n[streams]\nmax_append_bytes = 4");
     for (variables, accepted) in [(&[][..], 4), (&[("TIDINGS_STREAMS_MAX_APPEND_BYTES", "6")][..], 6)] {
         let server = Process::launch(Launch::new(&["--config", &file], variables)).await;
-        let client = reqwest::Client::new();
+        let client = http::Client::new();
         let put = |bytes: usize| {
             let put =
                 client.put(server.url(&format!("/v1/stream/{bytes}"))).header("content-type", "text/plain");
@@ -61,7 +61,7 @@ async fn a_commit_window_delays_and_loses_nothing() {
     let variables = [("TIDINGS_STORE_COMMIT_WINDOW_US", "2000"), ("TIDINGS_DEV", "true")];
     let launch = Launch::new(&["--listen", "127.0.0.1:0"], &variables);
     let server = Process::launch(launch).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let put = client.put(server.url("/v1/stream/s")).header("content-type", "text/plain").body("kept");
     assert_eq!(put.send().await.expect("an answer").status(), 201);
     let server = server.restart().await;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tidings_testing::http;
 
-use reqwest::{Client, Method};
 use tidings_testing::Process;
+use tidings_testing::http::{Client, Method};
 
 /// Rounds in every run of the tests; `make test-all` sets more.
 const ROUNDS: u64 = 20;
@@ -89,7 +90,7 @@ impl Writer {
         self.streams.iter().filter(|(_, told)| !told.deleted)
     }
 
-    fn create(&mut self, client: &Client, base: &str) -> (Unsure, reqwest::RequestBuilder) {
+    fn create(&mut self, client: &Client, base: &str) -> (Unsure, http::RequestBuilder) {
         self.created += 1;
         let id = format!("{}-{}", self.number, self.created);
         let request =
@@ -97,7 +98,7 @@ impl Writer {
         (Unsure::Create(id), request)
     }
 
-    fn append(&self, client: &Client, base: &str, id: &str, message: u64) -> reqwest::RequestBuilder {
+    fn append(&self, client: &Client, base: &str, id: &str, message: u64) -> http::RequestBuilder {
         client
             .post(format!("{base}/v1/k/stream/{id}"))
             .header("content-type", "application/json")

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use tidings_testing::http;
 
 use fastrand::Rng;
 use tidings_testing::Process;
@@ -45,7 +46,7 @@ async fn no_request_makes_the_server_fail_hang_or_panic() {
     for client in clients {
         client.await.expect("no request hangs");
     }
-    let metrics = reqwest::get(server.url("/metrics")).await.expect("it serves").text().await.expect("text");
+    let metrics = http::get(server.url("/metrics")).await.expect("it serves").text().await.expect("text");
     let requests_of = |class: &str| {
         let lines = metrics.lines().filter(|line| line.starts_with("tidings_http_requests_total"));
         let of_class = lines.filter(|line| line.contains(&format!("status=\"{class}\"")));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tidings_model::limits;
 use tidings_server::LimitOptions;
 use tidings_streams::Options;
-use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, until};
+use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, http, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -207,7 +207,7 @@ async fn whoever_is_refused_while_it_sends_hears_why() {
         assert_eq!(answer.status(), 401, "{method}");
         assert!(!answer.headers().contains_key("connection"), "all of it was read");
     }
-    let http2 = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    let http2 = http::Client::http2();
     for method in ["PUT", "POST"] {
         let method = method.parse().expect("a method");
         let request = http2.request(method, server.url("/v1/stream/s")).body(body.clone());

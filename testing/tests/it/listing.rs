@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
+use tidings_testing::http::Method;
 use tidings_testing::{Harness, Setup, TestStore};
 
 async fn listed(server: &Harness, path: &str) -> Value {

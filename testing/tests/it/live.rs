@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::json;
+use tidings_testing::http::Method;
 use tidings_testing::sse::Events;
 use tidings_testing::{Harness, SLEEPERS, until};
 

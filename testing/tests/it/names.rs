@@ -1,8 +1,8 @@
 //! Paths, ids and projects.
 
-use reqwest::Method;
 use serde_json::Value;
 use tidings_testing::Harness;
+use tidings_testing::http::Method;
 
 async fn refused(server: &Harness, method: Method, path: &str) -> (u16, String) {
     let answer = server.request(method, path).send().await.expect("an answer");

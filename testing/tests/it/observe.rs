@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tidings_api::MetricsAccess;
 use tidings_server::ObserveOptions;
-use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, SLEEPERS, Setup, TestStore, until};
+use tidings_testing::{ADMIN_KEY, Doors, Harness, Process, SLEEPERS, Setup, TestStore, http, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -40,7 +40,7 @@ async fn a_server_that_drains_says_so_where_operators_ask() {
     until("the server waits for the body", || server.clock.sleepers() == SLEEPERS + 1).await;
     let stopping = tokio::spawn(server.stop());
     let told = loop {
-        let answer = reqwest::get(format!("http://{operators}/ready")).await.expect("an answer");
+        let answer = http::get(format!("http://{operators}/ready")).await.expect("an answer");
         if answer.status() == 503 {
             break answer.json::<Value>().await.expect("JSON");
         }
@@ -116,7 +116,7 @@ async fn metrics_need_the_admin_key_except_on_a_listener_of_their_own() {
     // A client that leaves a body unread gives its connection up.
     with_key.text().await.expect("text");
     let operators = server.server().metrics_address().expect("it listens");
-    let get = |path: &str| reqwest::get(format!("http://{operators}{path}"));
+    let get = |path: &str| http::get(format!("http://{operators}{path}"));
     let text = get("/metrics").await.expect("an answer").text().await.expect("text");
     assert!(text.contains("tidings_connections 1"), "{text}");
     assert_eq!(get("/health").await.expect("an answer").status(), 200);
@@ -145,7 +145,7 @@ async fn an_answer_has_the_id_of_its_request() {
 async fn no_filter_lets_a_token_into_the_log() {
     let server = Process::serve_logging("trace", &[]).await;
     let url = |path: &str| server.url(path);
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let secret = "s3cr3t-t0k3n";
     assert_eq!(
         client.put(url("/v1/stream/s")).bearer_auth(secret).send().await.expect("an answer").status(),
@@ -181,7 +181,7 @@ async fn traces_go_to_a_collector_when_one_is_named() {
     let collector = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let endpoint = format!("http://{}", collector.local_addr().expect("bound"));
     let server = Process::serve(&["--otlp-endpoint", &endpoint]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let refused = client.get(server.url("/v1/stream/s?token=s3cr3t")).send().await.expect("an answer");
     assert_eq!(refused.status(), 401);
     let put = client.put(server.url("/v1/stream/s")).header("x-request-id", "traced-4711");
@@ -209,7 +209,7 @@ async fn traces_go_to_a_collector_when_one_is_named() {
 
 #[tokio::test]
 async fn a_log_filter_or_a_collector_that_cannot_be_used_is_told() {
-    for (flag, value) in [("--log", "tidings=loud"), ("--otlp-endpoint", "https://collector")] {
+    for (flag, value) in [("--log", "tidings=loud"), ("--otlp-endpoint", "ftp://collector")] {
         let exit = Process::run(&["serve", "--dev", "--listen", "127.0.0.1:0", flag, value]).await;
         assert_eq!(exit.status.code(), Some(1), "{flag} {value}");
         assert!(

@@ -1,8 +1,8 @@
 //! Projects, keys and tokens by command: on a stopped store, and against a running server.
 
-use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use tempfile::TempDir;
+use tidings_testing::http::{Client, StatusCode};
 use tidings_testing::{Exit, Launch, Process};
 
 fn folder() -> TempDir {

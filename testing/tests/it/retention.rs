@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
+use tidings_testing::http::{Method, Response, StatusCode};
 use tidings_testing::sse::Events;
-use tidings_testing::{Harness, Process, Setup, TestStore};
+use tidings_testing::{Harness, Process, Setup, TestStore, http};
 
 const START: &str = "0000000000000000_0000000000000000";
 
@@ -102,7 +102,7 @@ async fn bytes_are_limited_but_the_last_record_is_always_kept() {
 #[tokio::test]
 async fn messages_of_one_json_append_count_one_by_one() {
     let server = Harness::start().await;
-    let json = |request: reqwest::RequestBuilder| request.header("content-type", "application/json");
+    let json = |request: http::RequestBuilder| request.header("content-type", "application/json");
     let created = json(server.put("/v1/stream/s")).header("stream-max-messages", "2").body("[1,2,3]");
     assert_eq!(created.send().await.expect("an answer").status(), 201);
     assert_eq!(read(&server, "/v1/stream/s").await, (200, "[2,3]".into()));
@@ -213,7 +213,7 @@ async fn a_live_reader_below_the_floor_is_let_go_and_hears_why_when_it_comes_aga
 #[tokio::test]
 async fn a_live_reader_that_keeps_up_hears_all_of_a_large_append() {
     let server = Harness::start().await;
-    let json = |request: reqwest::RequestBuilder| request.header("content-type", "application/json");
+    let json = |request: http::RequestBuilder| request.header("content-type", "application/json");
     let created = json(server.put("/v1/stream/s")).header("stream-max-messages", "2");
     assert_eq!(created.send().await.expect("an answer").status(), 201);
     let request = server.request(Method::GET, "/v1/stream/s?offset=now&live=sse");
@@ -277,7 +277,7 @@ async fn caches_ask_again_for_what_may_go() {
 
 #[tokio::test]
 async fn what_is_kept_is_the_same_after_a_kill() {
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let mut server = Process::serve(&[]).await;
     let put = |url: String| client.put(url).header("content-type", "text/plain");
     let created = put(server.url("/v1/stream/s")).header("stream-max-messages", "5").send().await;

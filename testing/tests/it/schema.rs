@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::Value;
 use tidings_api::MetricsAccess;
 use tidings_server::ObserveOptions;
 use tidings_streams::Options;
+use tidings_testing::http::Method;
 use tidings_testing::{Harness, Setup};
 use tokio::process::Command;
 

@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tidings_streams::Options;
 use tidings_testing::sse::Events;
-use tidings_testing::{Harness, SLEEPERS, Setup, until};
+use tidings_testing::{Harness, SLEEPERS, Setup, http, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::MaybeTlsStream;
@@ -134,7 +134,7 @@ async fn a_websocket_is_told_why_it_ends() {
 
     let mut deleted = connect(&server, "/v1/stream/deleted?offset=-1&live=websocket").await;
     control(&mut deleted).await;
-    server.request(reqwest::Method::DELETE, "/v1/stream/deleted").send().await.expect("an answer");
+    server.request(http::Method::DELETE, "/v1/stream/deleted").send().await.expect("an answer");
     assert_eq!(close_of(&mut deleted).await, (1001, "gone".into()));
 
     let mut spoken = connect(&server, "/v1/stream/spoken?offset=-1&live=websocket").await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
 use tidings_streams::Options;
-use tidings_testing::{Harness, Setup};
+use tidings_testing::http::Response;
+use tidings_testing::{Harness, Setup, http};
 
 fn next_offset(answer: &Response) -> String {
     answer.headers()["stream-next-offset"].to_str().expect("text").to_owned()
@@ -26,7 +26,7 @@ async fn a_stream_goes_when_it_was_not_used_for_its_time_to_live() {
     server.clock.advance(Duration::from_secs(59));
     server.append_text("/v1/stream/s", "an append renews").await;
     server.clock.advance(Duration::from_secs(59));
-    let head = server.request(reqwest::Method::HEAD, "/v1/stream/s").send().await.expect("an answer");
+    let head = server.request(http::Method::HEAD, "/v1/stream/s").send().await.expect("an answer");
     assert_eq!((head.status().as_u16(), &head.headers()["stream-ttl"]), (200, &"60".parse().expect("value")));
     server.clock.advance(Duration::from_secs(1));
     assert_eq!(server.get("/v1/stream/s").await.status(), 404, "looking at its head does not renew");
@@ -39,7 +39,7 @@ async fn a_moment_of_expiry_never_moves() {
     let server = Harness::start().await;
     let create = server.put("/v1/stream/s").header("stream-expires-at", "2025-11-16T13:01:00+01:00");
     assert_eq!(create.send().await.expect("an answer").status(), 201);
-    let head = server.request(reqwest::Method::HEAD, "/v1/stream/s").send().await.expect("an answer");
+    let head = server.request(http::Method::HEAD, "/v1/stream/s").send().await.expect("an answer");
     assert_eq!(head.headers()["stream-expires-at"], "2025-11-16T12:01:00Z");
     server.clock.advance(Duration::from_secs(59));
     assert_eq!(server.get("/v1/stream/s").await.status(), 200);
@@ -61,7 +61,7 @@ async fn a_source_that_expired_is_gone_but_its_forks_read_on() {
     let again = server.put("/v1/stream/source").send().await.expect("an answer");
     assert_eq!(again.status(), 409, "its name is not free while a fork holds it");
     assert_eq!(text(server.get("/v1/stream/fork").await).await, "inherited and own");
-    let deleted = server.request(reqwest::Method::DELETE, "/v1/stream/fork").send().await.expect("an answer");
+    let deleted = server.request(http::Method::DELETE, "/v1/stream/fork").send().await.expect("an answer");
     assert_eq!(deleted.status(), 204);
     server.create_text("/v1/stream/source").await;
 }
@@ -131,7 +131,7 @@ async fn an_offset_beyond_the_tail_hears_all_that_is_new() {
     assert_eq!((answer.status().as_u16(), next_offset(&answer)), (200, tail));
     let waiting = {
         let request =
-            server.request(reqwest::Method::GET, &format!("/v1/stream/s?offset={beyond}&live=long-poll"));
+            server.request(http::Method::GET, &format!("/v1/stream/s?offset={beyond}&live=long-poll"));
         tokio::spawn(async move { request.send().await.expect("an answer").text().await.expect("text") })
     };
     tidings_testing::until("the reader waits", || server.bus().listened() == 1).await;
@@ -146,7 +146,7 @@ async fn appends_from_32_connections_all_hold_and_each_connection_keeps_its_orde
     assert_eq!(create.send().await.expect("an answer").status(), 201);
     let writers = (0..32).map(|writer| {
         // A client of its own has a connection of its own.
-        let (client, url) = (reqwest::Client::new(), server.url("/v1/stream/s"));
+        let (client, url) = (http::Client::new(), server.url("/v1/stream/s"));
         tokio::spawn(async move {
             for n in 0..20 {
                 let append = client.post(&url).header("content-type", "application/json");
@@ -232,7 +232,7 @@ async fn an_etag_changes_when_what_was_the_tail_no_longer_is() {
     assert_eq!(answer.headers()["cache-control"], "private, no-cache");
     let etag = answer.headers()["etag"].clone();
     server.append_text("/v1/stream/s", "more").await;
-    let again = server.request(reqwest::Method::GET, "/v1/stream/s").header("if-none-match", etag.clone());
+    let again = server.request(http::Method::GET, "/v1/stream/s").header("if-none-match", etag.clone());
     let again = again.send().await.expect("an answer");
     assert_eq!(again.status(), 200, "the same bytes, but no longer the tail");
     assert_ne!(again.headers()["etag"], etag);

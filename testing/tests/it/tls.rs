@@ -11,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tempfile::TempDir;
 use tidings_server::{LimitOptions, TlsOptions};
-use tidings_testing::{Harness, Process, Setup, until};
+use tidings_testing::{Harness, Process, Setup, http, until};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -115,7 +115,7 @@ async fn a_handshake_that_fails_or_takes_too_long_is_counted_and_ended() {
     assert_eq!(silent.read(&mut [0; 1]).await.expect("ended"), 0);
     let hits = "tidings_limit_hits_total{limit=\"head_time\"}";
     until("it is counted", || server.metric(hits) == Some(1.0)).await;
-    assert!(reqwest::get(server.url("/health")).await.is_err(), "plain HTTP is not TLS");
+    assert!(http::get(server.url("/health")).await.is_err(), "plain HTTP is not TLS");
     until("it is counted", || server.metric("tidings_tls_failures_total") == Some(1.0)).await;
 }
 

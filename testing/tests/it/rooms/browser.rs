@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::process::Stdio;
+use tidings_testing::http;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -178,7 +179,7 @@ async fn a_browser_whose_place_is_gone_is_told_and_stays_connected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_comes_again_after_a_crash_of_the_server_and_misses_nothing() {
     let mut process = Process::serve(&[]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let address = |process: &Process| process.url("").replace("http://", "").parse().expect("an address");
     let write = async |process: &Process, n: usize| {
         let request = client.post(process.url("/v1/p/rooms/r/events")).json(&message(n));

@@ -1,6 +1,7 @@
 //! What a client can make grow, what is told when it is too much, and what an operator sets.
 
 use std::sync::Arc;
+use tidings_testing::http;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -243,7 +244,7 @@ async fn who_comes_while_the_server_stops_is_told_so() {
 #[tokio::test]
 async fn what_is_written_is_neither_in_logs_nor_in_refusals() {
     let process = Process::serve_logging("trace", &[]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let at = |what: &str| process.url(&format!("/v1/p/rooms/r/{what}"));
     let secret = "whispered-words";
     let members = client.post(at("members")).json(&json!({ "add": ["dev"] }));
@@ -324,7 +325,7 @@ async fn what_is_set_of_rooms_is_so_and_what_cannot_be_is_told() {
     assert!(exit.stderr.contains("rooms.retain is not a key"), "{}", exit.stderr);
     std::fs::write(file, "[rooms]\npayload_bytes = 40\nmax_streams_per_user = 1\n").expect("written");
     let process = Process::serve(&["--config", file]).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let members = client.post(process.url("/v1/p/rooms/r/members")).json(&json!({ "add": ["dev"] }));
     assert_eq!(answer(members).await.status(), 200);
     let events = process.url("/v1/p/rooms/r/events");

@@ -20,13 +20,13 @@ mod websocket;
 
 use std::time::Duration;
 
-use reqwest::header::HeaderMap;
-use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tidings_auth::{Claims, Key, Resources, Scope};
 use tidings_engine::Clock;
 use tidings_model::ProjectId;
 use tidings_rooms::Options;
+use tidings_testing::http::header::HeaderMap;
+use tidings_testing::http::{Method, RequestBuilder, Response};
 use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, until};
 
 use self::reader::{Event, Guest, Reader, WIRES, Wire};

@@ -1,6 +1,6 @@
 //! Readers that do not keep up: borne as long as it costs nobody anything, then told, cut and let back in.
 
-use tidings_testing::{Launch, Process};
+use tidings_testing::{Launch, Process, http};
 
 use super::guest as guest_of;
 use super::*;
@@ -307,7 +307,7 @@ async fn what_stopped_readers_miss_is_not_kept_for_each_of_them() {
         ("TIDINGS_ROOMS_STALL", "1h"),
     ];
     let process = Process::launch(Launch::new(&["--dev", "--listen", "127.0.0.1:0"], &variables)).await;
-    let client = reqwest::Client::new();
+    let client = http::Client::new();
     let members = client.post(process.url("/v1/p/rooms/r/members")).json(&json!({ "add": ["dev"] }));
     assert_eq!(answer(members).await.status(), 200);
     let address = process.url("").replace("http://", "").parse().expect("an address");

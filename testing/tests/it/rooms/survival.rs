@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use reqwest::Client;
+use tidings_testing::http::Client;
 use tidings_testing::{Launch, Process};
 
 use super::*;

@@ -10,8 +10,8 @@ mod registry;
 mod store;
 mod survival;
 
-use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
+use tidings_testing::http::{Method, RequestBuilder, Response};
 use tidings_testing::{Harness, Setup, TestStore, eventually};
 
 /// A server with sessions set in their own way.

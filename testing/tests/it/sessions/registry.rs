@@ -1,6 +1,7 @@
 //! Who hears what: subscribe, unsubscribe, look.
 
 use super::*;
+use tidings_testing::http;
 
 #[tokio::test]
 async fn what_is_published_is_in_the_stream_of_every_subscriber_and_of_nobody_else() {
@@ -238,8 +239,8 @@ async fn projects_have_sessions_and_subscribers_of_their_own() {
     let publish = server.post("/v1/one/publish/news").header("content-type", "text/plain").body("x");
     assert_eq!(told(&answer(publish).await), inline(1));
     let read = |project: &str| server.url(&format!("/v1/{project}/stream/alice?offset=-1"));
-    assert_eq!(reqwest::get(read("one")).await.expect("an answer").text().await.expect("text"), "x");
-    assert_eq!(reqwest::get(read("two")).await.expect("an answer").text().await.expect("text"), "");
+    assert_eq!(http::get(read("one")).await.expect("an answer").text().await.expect("text"), "x");
+    assert_eq!(http::get(read("two")).await.expect("an answer").text().await.expect("text"), "");
     let other = server.request(Method::DELETE, "/v1/two/session/alice");
     assert_eq!(answer(other).await.status(), 204);
     assert_eq!(status(&server, "/v1/one/session/alice").await, 200);

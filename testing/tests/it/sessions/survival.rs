@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reqwest::Client;
 use tidings_testing::Process;
+use tidings_testing::http::Client;
 
 use super::*;
 
