@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use tidings_model::limits;
 
 use crate::StreamError;
+use crate::json_array::{self, ArrayError};
 
 /// The content type of a stream, as its creator wrote it.
 #[derive(Clone, Debug)]
@@ -80,10 +81,11 @@ fn json_messages(body: &Bytes) -> Result<Vec<Bytes>, StreamError> {
     let start = body.iter().position(|b| !b.is_ascii_whitespace());
     let slice = |value: &RawValue| body.slice_ref(value.get().as_bytes());
     if start.is_some_and(|start| body[start] == b'[') {
-        let values: Vec<&RawValue> = serde_json::from_slice(body).map_err(invalid)?;
-        if values.len() > limits::MESSAGES_PER_APPEND {
-            return Err(StreamError::TooManyMessages);
-        }
+        let values = json_array::read::<&RawValue>(body, limits::MESSAGES_PER_APPEND);
+        let values = values.map_err(|error| match error {
+            ArrayError::TooMany { .. } => StreamError::TooManyMessages,
+            ArrayError::Invalid(error) => invalid(error),
+        })?;
         return Ok(values.into_iter().map(slice).collect());
     }
     let value: &RawValue = serde_json::from_slice(body).map_err(invalid)?;
@@ -118,6 +120,8 @@ mod tests {
         assert!(json(&deep).is_err(), "deep nesting is refused or read, never a crash");
         let many = format!("[{}0]", "0,".repeat(limits::MESSAGES_PER_APPEND));
         assert!(matches!(json(&many), Err(StreamError::TooManyMessages)));
+        let endless = format!("[{}", "0,".repeat(4 * 1024 * 1024 - 1));
+        assert!(matches!(json(&endless), Err(StreamError::TooManyMessages)), "the end is not looked for");
     }
 
     #[test]

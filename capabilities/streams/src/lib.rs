@@ -14,6 +14,7 @@ pub mod content;
 pub mod create;
 pub mod delete;
 mod error;
+pub mod json_array;
 pub mod list;
 pub mod read;
 pub mod retention;

@@ -246,3 +246,23 @@ async fn an_answer_that_fails_leaves_no_stream_behind() {
     assert_eq!(request.send().await.expect("an answer").status(), 400);
     assert_eq!(server.get("/v1/stream/s").await.status(), 404);
 }
+
+#[tokio::test]
+async fn an_array_of_millions_is_refused_by_its_count_wherever_json_is_appended() {
+    let server = Harness::start().await;
+    let json = |request: reqwest::RequestBuilder| request.header("content-type", "application/json");
+    let created = json(server.put("/v1/app/stream/s")).send().await.expect("an answer");
+    assert_eq!(created.status(), 201);
+    // The end is missing: that the count is told and not that shows that nobody read so far.
+    let many = format!("[{}", "1,".repeat(4_000_000));
+    for request in
+        [server.post("/v1/app/stream/s"), server.post("/v1/app/publish/s"), server.put("/v1/app/stream/new")]
+    {
+        let answer = json(request).body(many.clone()).send().await.expect("an answer");
+        assert_eq!(answer.status(), 413);
+        let told: serde_json::Value = answer.json().await.expect("JSON");
+        assert_eq!(told["error"]["code"], "too_many_messages");
+    }
+    let absent = server.get("/v1/app/stream/new").await;
+    assert_eq!(absent.status(), 404);
+}
