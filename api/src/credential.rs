@@ -7,9 +7,9 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
-use tidings_auth::{Action, Credential, Denied, Gate, Pass, Resource, Route};
+use tidings_auth::{Action, Credential, Denied, Gate, Pass, Reach, Resource, Route};
 use tidings_model::ProjectId;
-use tidings_streams::StreamKey;
+use tidings_streams::{Owner, StreamError, StreamKey};
 
 use crate::Api;
 use crate::error::ApiError;
@@ -149,6 +149,32 @@ impl Caller {
     /// Whether the caller may do this with a further stream. The request was counted when it was let in.
     pub async fn may_also(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.judged(&stream.project, action, Resource::Stream(stream.id.clone())).await
+    }
+
+    /// Whether what lets the caller in is about streams of this owner.
+    pub fn reaches(&self, pass: &Pass, owner: Owner) -> Result<(), ApiError> {
+        match (pass.reach(), owner) {
+            (Reach::All, _) | (Reach::PlainStreams, Owner::Clients) | (Reach::Sessions, Owner::Session) => {
+                Ok(())
+            }
+            (Reach::PlainStreams, Owner::Session) | (Reach::Sessions, Owner::Clients) => {
+                // Whoever shows nothing was let in because the name is public, which a session never is.
+                let shown = self.shown()?;
+                Err(shown.map_or(Denied::Missing, |_| Denied::Forbidden).into())
+            }
+        }
+    }
+
+    /// The same for the stream that has this name now. One that is not there is told by whoever acts on it.
+    pub async fn reaches_stream(&self, pass: &Pass, stream: &StreamKey) -> Result<(), ApiError> {
+        if pass.reach() == Reach::All {
+            return Ok(());
+        }
+        match self.api.streams.describe(stream).await {
+            Ok(found) => self.reaches(pass, found.stream.owner),
+            Err(StreamError::NotFound | StreamError::Gone) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn judged(

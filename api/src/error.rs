@@ -188,6 +188,15 @@ impl From<SessionError> for ApiError {
             SessionError::TooMany(tidings_sessions::Declined::TooManySources) => {
                 Self::over(Limit::SourcesPerSession, S::TOO_MANY_REQUESTS, "too_many_subscriptions", error)
             }
+            SessionError::TooMany(tidings_sessions::Declined::TooManyLeft) => {
+                Self::over(Limit::SourcesPerSession, S::TOO_MANY_REQUESTS, "too_many_left", error)
+            }
+            SessionError::TooMany(tidings_sessions::Declined::TooManyEnvelopeChanges) => {
+                Self::over(Limit::EnvelopeChanges, S::TOO_MANY_REQUESTS, "too_many_envelope_changes", error)
+            }
+            SessionError::TooManySessions(_) => {
+                Self::over(Limit::SessionsPerProject, S::TOO_MANY_REQUESTS, "too_many_sessions", error)
+            }
             SessionError::TooMany(_) => {
                 Self::over(Limit::SubscribersPerSource, S::TOO_MANY_REQUESTS, "too_many_subscribers", error)
             }

@@ -77,6 +77,15 @@ pub fn unaliased(id: &str) -> &str {
     id.strip_prefix("session:").filter(|id| !id.is_empty()).unwrap_or(id)
 }
 
+/// Refuses ids that nobody can give to a stream or a session: `session:{id}` is another name of a session's stream, and what
+/// begins with `__ds/` is the protocol's own.
+pub fn refuse_reserved(id: &StreamId) -> Result<(), ApiError> {
+    match id.reserved() {
+        None => Ok(()),
+        Some(why) => Err(ApiError::bad_request("reserved_id", why)),
+    }
+}
+
 fn key(project: Option<&str>, id: &str) -> Result<StreamKey, ApiError> {
     let project = match project {
         Some(text) => ProjectId::parse(text)?,

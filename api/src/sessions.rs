@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use tidings_auth::{Action, Resource};
 use tidings_model::{ProjectId, StreamId, limits};
@@ -17,7 +17,7 @@ use crate::Api;
 use crate::credential::Caller;
 use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
-use crate::path::{ProjectPath, Segments, StreamPath, unaliased};
+use crate::path::{ProjectPath, Segments, StreamPath, refuse_reserved, unaliased};
 use crate::streams::appended_answer;
 use crate::wire::{body, header as names, request};
 
@@ -217,6 +217,7 @@ pub async fn publish(
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
+    caller.reaches_stream(&pass, &stream).await?;
     let published = api.sessions.publish(&stream, &wanted).await?;
     let mut answer = appended_answer(&published.appended, wanted.conditions.producer.as_ref());
     put_fanout(answer.headers_mut(), &published.fanout);
@@ -318,6 +319,11 @@ async fn enter(
 fn session_id(api: &Api, text: &str) -> Result<StreamId, ApiError> {
     let invalid = |message| Err(ApiError::bad_request("invalid_session_id", message));
     let id = StreamId::parse(text)?;
+    // Clients take these for steps in the path, also when they are percent-encoded, and never send them.
+    let decoded = percent_decode_str(text).decode_utf8_lossy();
+    if matches!(&*decoded, "." | "..") {
+        return invalid("a session id is not `.` or `..`: no path could name its stream");
+    }
     if text.contains('/') {
         return invalid("a session id has no slash");
     }
@@ -326,6 +332,7 @@ fn session_id(api: &Api, text: &str) -> Result<StreamId, ApiError> {
             "`session:` stands before a session's id in paths of streams; it is not part of the id",
         );
     }
+    refuse_reserved(&id)?;
     if api.sessions.options().require_uuid && !is_uuid(text) {
         return invalid("a session id must be a UUID here");
     }

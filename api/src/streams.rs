@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
-use tidings_auth::{Action, Denied, Pass, Principal};
+use tidings_auth::{Action, Denied, Pass};
 use tidings_engine::deliver::{Batch, Encode, Frame, Pieces, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Owner, Retention, Stream, StreamError,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
     StreamKey, Wish,
 };
 
@@ -23,7 +23,7 @@ use crate::encoded::{Encoded, Form};
 use crate::error::ApiError;
 use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
-use crate::path::StreamPath;
+use crate::path::{StreamPath, refuse_reserved};
 use crate::sse::{self, Encoding, Sse};
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
@@ -79,14 +79,17 @@ pub async fn create(
     request: Request,
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Create, &stream).await?;
-    refuse_reserved(stream.id.as_str())?;
+    refuse_reserved(&stream.id)?;
     let (parts, body) = request.into_parts();
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::create(&parts.headers, body)?;
     caller.may_still(&pass).await?;
+    // The answer tells of what is there.
+    caller.reaches_stream(&pass, &stream).await?;
     // A fork shows what its source has. One of another project is refused whoever asks.
     if let Some(fork) = wanted.fork.as_ref().filter(|fork| fork.source.project == stream.project) {
-        caller.may_also(Action::Read, &fork.source).await?;
+        let source = caller.may_also(Action::Read, &fork.source).await?;
+        caller.reaches_stream(&source, &fork.source).await?;
     }
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts)?;
@@ -101,18 +104,6 @@ pub async fn create(
     put_content_type(&mut headers, &found.stream);
     put_end(&mut headers, &found);
     Ok((status, headers).into_response())
-}
-
-/// `session:{id}` is another name of a session's stream, and what begins with `__ds/` is the protocol's own.
-fn refuse_reserved(id: &str) -> Result<(), ApiError> {
-    let message = if id.starts_with("session:") {
-        "ids that begin with `session:` name the streams of sessions, which `subscribe` creates"
-    } else if id == "__ds" || id.starts_with("__ds/") {
-        "ids that begin with `__ds/` are kept for the protocol"
-    } else {
-        return Ok(());
-    };
-    Err(ApiError::bad_request("reserved_id", message))
 }
 
 /// Appends to a stream, closes it, or both. Durable when it is answered.
@@ -172,6 +163,7 @@ pub async fn append_to(
     let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
     let wanted = request::append(headers, body)?;
     caller.may_still(&pass).await?;
+    caller.reaches_stream(&pass, stream).await?;
     let producer = wanted.conditions.producer.clone();
     let published = api.sessions.append(stream, &wanted).await?;
     Ok(appended_answer(&published.appended, producer.as_ref()))
@@ -205,8 +197,9 @@ pub async fn describe(
     StreamPath(stream): StreamPath,
     caller: Caller,
 ) -> Result<Response, ApiError> {
-    may_read(&api, &caller, &stream).await?;
+    let pass = caller.may(Action::Read, &stream).await?;
     let found = api.streams.describe(&stream).await?;
+    caller.reaches(&pass, found.stream.owner)?;
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found.stream);
     put_end(&mut headers, &found);
@@ -250,7 +243,8 @@ pub async fn delete(
     StreamPath(stream): StreamPath,
     caller: Caller,
 ) -> Result<StatusCode, ApiError> {
-    caller.may(Action::Delete, &stream).await?;
+    let pass = caller.may(Action::Delete, &stream).await?;
+    caller.reaches_stream(&pass, &stream).await?;
     api.streams.delete(&stream).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -292,7 +286,9 @@ pub async fn read(
     query: ReadQuery,
     mut request: Request,
 ) -> Result<Response, ApiError> {
-    let pass = may_read(&api, &caller, &stream).await?;
+    let pass = caller.may(Action::Read, &stream).await?;
+    // Before it is read, which would renew it.
+    caller.reaches_stream(&pass, &stream).await?;
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
         Live::LongPoll => long_poll(&api, &stream, query, request.headers(), &pass).await,
@@ -302,16 +298,6 @@ pub async fn read(
             converse(&api, &stream, query, upgrade, Carrier::of(&mut request), pass).await
         }
     }
-}
-
-/// Whether the caller may read a stream. Who has a token for a session reads the session's stream and no other of that name.
-async fn may_read(api: &Api, caller: &Caller, stream: &StreamKey) -> Result<Pass, ApiError> {
-    let pass = caller.may(Action::Read, stream).await?;
-    let only_sessions = pass.principal().is_some_and(Principal::is_for_session);
-    if only_sessions && api.streams.describe(stream).await?.stream.owner != Owner::Session {
-        return Err(Denied::Forbidden.into());
-    }
-    Ok(pass)
 }
 
 async fn catch_up(

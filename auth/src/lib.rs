@@ -20,7 +20,7 @@ pub mod token;
 pub use gate::{Admission, Allowed, Authorize, Credential, Denied, Gate, Route};
 pub use key::{AdminDigest, AdminKey, InvalidKey, Key, Kid, Randomness};
 pub use pass::Pass;
-pub use principal::{Action, Grants, Principal, Resource, Resources, Scope};
+pub use principal::{Action, Grants, Principal, Reach, Resource, Resources, Scope};
 pub use projects::{Given, Listed, NewKey, ProjectError, Projects};
 pub use table::{Change, Config, Declined, InvalidConfig, LastKey, Life, Project, Store, Table};
 pub use token::{Claims, InvalidToken};

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::gate::{Allowed, Authorize, Credential, Denied, Route, is_public};
-use crate::principal::{Grants, Principal, Scope};
+use crate::principal::{Grants, Principal, Reach, Scope};
 use crate::projects::{Ground, Projects};
 
 /// How often an application that decides by itself is asked again about whoever is still there.
@@ -60,6 +60,11 @@ impl Pass {
     /// Who acts; nobody in particular when the stream is public.
     pub fn principal(&self) -> Option<&Principal> {
         self.principal.as_deref()
+    }
+
+    /// Which kinds of streams it is about. What is public is never a session.
+    pub fn reach(&self) -> Reach {
+        self.principal().map_or(Reach::PlainStreams, Principal::reach)
     }
 
     /// Whether it still counts. Cheap: a comparison of two numbers, unless projects have changed since it was last

@@ -124,6 +124,17 @@ pub struct Principal {
     pub grants: Grants,
 }
 
+/// Which kinds of streams somebody's rights are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All of them.
+    All,
+    /// Streams that are no session's: what names streams, or makes them public, says nothing of sessions.
+    PlainStreams,
+    /// Streams of sessions: a stream that has the name of the session and is none is not meant.
+    Sessions,
+}
+
 /// What a principal's rights extend to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grants {
@@ -158,9 +169,14 @@ impl Principal {
         Self { project, user: None, scope: Scope::Manage, grants: Grants::Project }
     }
 
-    /// Whether all it may do is with one session: a stream of that name that is no session is not meant.
-    pub fn is_for_session(&self) -> bool {
-        matches!(&self.grants, Grants::Named(resources) if resources.session.is_some())
+    /// Which kinds of streams its rights are about. Whether a name is that of a session is only known where streams are
+    /// looked up, so whoever looks one up asks this once more.
+    pub fn reach(&self) -> Reach {
+        match &self.grants {
+            Grants::Project => Reach::All,
+            Grants::Named(resources) if resources.session.is_some() => Reach::Sessions,
+            Grants::Publishing | Grants::Named(_) => Reach::PlainStreams,
+        }
     }
 
     /// Whether it may do this, in its project.
@@ -188,11 +204,9 @@ impl Resources {
 
     fn name(&self, resource: &Resource) -> bool {
         match resource {
-            Resource::Project => false,
+            // Acting on a session takes a claim for it.
+            Resource::Project | Resource::Session(_) | Resource::Subscription { .. } => false,
             Resource::Stream(id) => self.name_stream(id.as_str()),
-            // A session is a stream.
-            Resource::Session(session) => self.name_stream(session),
-            Resource::Subscription { source, .. } => self.name_stream(source.as_str()),
             Resource::Topic(topic) => any(&self.topics, topic),
             Resource::Room(room) => any(&self.rooms, room),
             Resource::Entity(entity) => any(&self.entities, entity),
@@ -292,8 +306,13 @@ mod tests {
                 assert!(actor.may(action, &stream("orders")), "{action:?}");
                 assert!(!actor.may(action, &stream("other")), "{action:?}");
             }
-            assert!(actor.may(Action::Subscribe, &subscription("s", "orders")));
-            assert!(!actor.may(Action::Subscribe, &subscription("s", "other")));
+            for action in [Action::Subscribe, Action::Unsubscribe] {
+                assert!(!actor.may(action, &subscription("s", "orders")), "{action:?}");
+            }
+            for action in [Action::GetSession, Action::TouchSession, Action::DeleteSession] {
+                assert!(!actor.may(action, &Resource::Session("orders".into())), "{action:?}");
+            }
+            assert_eq!(actor.reach(), Reach::PlainStreams);
             for other in
                 [Resource::Topic("orders".into()), Resource::Room("orders".into()), Resource::Project]
             {
@@ -328,6 +347,7 @@ mod tests {
         let claim = Resources { session: Some("alice".into()), ..Resources::default() };
         for scope in [Scope::Read, Scope::Write, Scope::Manage] {
             let actor = principal(scope, claim.clone());
+            assert_eq!(actor.reach(), Reach::Sessions);
             assert!(actor.may(Action::Read, &stream("alice")));
             assert!(actor.may(Action::Read, &stream("session:alice")));
             assert!(!actor.may(Action::Read, &stream("bob")));
@@ -360,6 +380,7 @@ mod tests {
             scope: Scope::Write,
             grants: Grants::Publishing,
         };
+        assert_eq!(key.reach(), Reach::PlainStreams);
         for action in ALL {
             let expected = matches!(action, Action::Publish | Action::Ingest | Action::Hooks);
             assert_eq!(key.may(action, &stream("s")), expected, "{action:?}");

@@ -90,6 +90,17 @@ impl StreamId {
         Ok(Self(text.into()))
     }
 
+    /// Why neither a stream nor a session can have this id, if it is kept for something else.
+    pub fn reserved(&self) -> Option<&'static str> {
+        if self.0.starts_with("session:") {
+            Some("ids that begin with `session:` name the streams of sessions, which `subscribe` creates")
+        } else if &*self.0 == "__ds" || self.0.starts_with("__ds/") {
+            Some("`__ds` and ids that begin with `__ds/` are kept for the protocol")
+        } else {
+            None
+        }
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -214,6 +225,17 @@ mod tests {
             assert!(ProjectId::parse(reserved).expect("well-formed").is_reserved(), "{reserved}");
         }
         assert!(!ProjectId::parse("my-streams").expect("well-formed").is_reserved());
+    }
+
+    #[test]
+    fn ids_of_streams_that_mean_something_else_are_reserved() {
+        let reserved = |text| StreamId::parse(text).expect("well-formed").reserved().is_some();
+        for id in ["session:alice", "session:", "__ds", "__ds/", "__ds/x"] {
+            assert!(reserved(id), "{id}");
+        }
+        for id in ["session", "a/session:alice", "__dsx", "_ds", "a/__ds"] {
+            assert!(!reserved(id), "{id}");
+        }
     }
 
     #[test]

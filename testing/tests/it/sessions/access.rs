@@ -121,20 +121,6 @@ async fn a_session_token_is_for_its_session_whatever_its_scope() {
 }
 
 #[tokio::test]
-async fn tokens_for_some_streams_are_for_those_as_sources() {
-    let server = closed().await;
-    let sport = token(&server, Scope::Write, of_streams(&["sport"]));
-    let status = async |request: RequestBuilder| answer(request.bearer_auth(&sport)).await.status();
-    assert_eq!(status(subscribing(&server, "alice", "sport")).await, 200);
-    assert_eq!(status(subscribing(&server, "alice", "news")).await, 403);
-    assert_eq!(status(publishing(&server, "sport", "x")).await, 204);
-    assert_eq!(status(publishing(&server, "news", "x")).await, 403);
-    for path in ["/v1/app/session/alice", "/v1/app/stream/alice"] {
-        assert_eq!(status(server.request(Method::GET, path)).await, 403, "{path} is not named");
-    }
-}
-
-#[tokio::test]
 async fn strangers_are_told_apart_from_those_who_may_not() {
     let server = closed().await;
     for (name, request) in requests(&server, "alice") {
@@ -181,15 +167,83 @@ async fn an_api_key_may_publish_and_nothing_else() {
     assert_eq!(answer(subscribe).await.status(), 403);
 }
 
+/// A live reader of alice's session that has heard that it is up to date.
+async fn follow(server: &Harness, token: &str) -> Events {
+    let read = server.request(Method::GET, "/v1/app/stream/alice?offset=-1&live=sse").bearer_auth(token);
+    let mut events = Events::of(answer(read).await);
+    assert!(events.next().await.is_some_and(|event| event.name == "control"));
+    events
+}
+
+/// The reader's answer ends, without another event.
+async fn is_cut(mut events: Events) {
+    let end = tokio::time::timeout(Duration::from_secs(30), events.next()).await;
+    assert_eq!(end.expect("the reader is cut"), None);
+}
+
+/// The reader hears what is published now.
+async fn hears_on(server: &Harness, mut events: Events, write: &str) {
+    let publish = publishing(server, "news", "x").bearer_auth(write);
+    assert_eq!(answer(publish).await.status(), 204);
+    assert_eq!(events.next().await.expect("an event").data, "x");
+}
+
+fn claims(server: &Harness, scope: Scope, resources: Resources, lives: Duration) -> Claims {
+    let expires_at = server.clock.now() + lives;
+    let project = ProjectId::parse("app").expect("a valid id");
+    Claims { project, user: None, scope, expires_at, not_before: None, resources }
+}
+
 #[tokio::test]
 async fn a_reader_whose_token_expires_is_cut() {
     let server = closed().await;
-    let token = token(&server, Scope::Read, of_session("alice"));
-    let read = server.request(Method::GET, "/v1/app/stream/alice?offset=-1&live=sse").bearer_auth(token);
-    let mut events = Events::of(answer(read).await);
-    assert!(events.next().await.is_some());
-    server.clock.advance(Duration::from_secs(3600));
-    while events.next().await.is_some() {}
+    let lasting = token(&server, Scope::Read, of_session("alice"));
+    let short = claims(&server, Scope::Read, of_session("alice"), Duration::from_secs(5));
+    let short = short.sign(&Key::parse(KEY).expect("a valid key"));
+    let (stays, goes) = (follow(&server, &lasting).await, follow(&server, &short).await);
+    // Long before an answer of events ends by itself.
+    server.clock.advance(Duration::from_secs(5));
+    is_cut(goes).await;
+    hears_on(&server, stays, &token(&server, Scope::Write, Resources::default())).await;
+}
+
+#[tokio::test]
+async fn a_reader_whose_key_is_removed_is_cut() {
+    let server = closed().await;
+    let app = ProjectId::parse("app").expect("a valid id");
+    let new = server.projects().rotate_key(&app, None).await.expect("rotated").key;
+    let with_new = |scope, resources| claims(&server, scope, resources, Duration::from_secs(3600)).sign(&new);
+    let stays = follow(&server, &with_new(Scope::Read, of_session("alice"))).await;
+    let goes = follow(&server, &token(&server, Scope::Read, of_session("alice"))).await;
+    let old = Key::parse(KEY).expect("a valid key");
+    server.projects().remove_key(&app, old.kid()).await.expect("removed");
+    is_cut(goes).await;
+    hears_on(&server, stays, &with_new(Scope::Write, Resources::default())).await;
+}
+
+#[tokio::test]
+async fn a_write_token_closes_and_deletes_a_session_through_its_stream() {
+    let server = closed().await;
+    let read = token(&server, Scope::Read, Resources::default());
+    let write = token(&server, Scope::Write, Resources::default());
+    let close = || server.post("/v1/app/stream/alice").header("stream-closed", "true");
+    let delete = || server.request(Method::DELETE, "/v1/app/stream/alice");
+    for request in [close(), delete()] {
+        assert_eq!(answer(request.bearer_auth(&read)).await.status(), 403);
+    }
+    let subscribers = async || {
+        let publish = answer(publishing(&server, "news", "x").bearer_auth(&write)).await;
+        told(&publish)
+    };
+    assert_eq!(subscribers().await, inline(2));
+    assert_eq!(answer(close().bearer_auth(&write)).await.status(), 204);
+    let head = answer(server.request(Method::HEAD, "/v1/app/stream/alice").bearer_auth(&read)).await;
+    assert_eq!(header(&head, "stream-closed"), "true");
+    assert_eq!(subscribers().await, ("inline".to_owned(), 2, 1, 1));
+    assert_eq!(answer(delete().bearer_auth(&write)).await.status(), 204);
+    let get = server.request(Method::GET, "/v1/app/session/alice").bearer_auth(&read);
+    assert_eq!(answer(get).await.status(), 404);
+    assert_eq!(subscribers().await, inline(1), "its subscriptions went with it");
 }
 
 #[tokio::test]

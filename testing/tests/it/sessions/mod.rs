@@ -1,6 +1,7 @@
 //! Sessions: publish once, and every subscriber finds it in its own durable stream.
 
 mod access;
+mod claims;
 mod envelope;
 mod fanout;
 mod hearing;
