@@ -39,14 +39,21 @@ pub const LISTED_STREAMS_DEFAULT: usize = 100;
 pub const FORK_DEPTH: usize = 256;
 /// Streams that a session subscribes to.
 pub const SOURCES_PER_SESSION: usize = 1024;
-/// Streams that a session has left and of which it knows how their records are shown. Of those that it left before, they are
-/// shown as if they had never been in envelopes.
+/// Streams that a session has left and of which it knows how their records are shown, as long as those can be read, beside
+/// [`SOURCES_PER_SESSION`]. With both together it subscribes to no further stream.
 pub const LEFT_PER_SESSION: usize = 1024;
+/// Sessions of a project, unless the operator sets another number.
+pub const SESSIONS_PER_PROJECT: usize = 1_000_000;
+/// Streams that one commit ends: when a project is removed, and when their time is over.
+pub const ENDED_PER_COMMIT: usize = 1024;
+/// Sessions that one change takes off sources that have ended. A source ends at once for everybody, however many rows still
+/// name it.
+pub const DETACHED_PER_CHANGE: usize = 64;
 /// Sessions that subscribe to a stream.
 pub const SUBSCRIBERS_PER_SOURCE: usize = 1_000_000;
-/// How often a subscription may begin and end to have envelopes until records from before the oldest change are shown as
-/// those after it.
-pub const ENVELOPE_CHANGES: usize = 16;
+/// How often a subscription may begin and end to have envelopes. What was delivered keeps its form, so each change is known
+/// as long as the subscription is, and one more is refused.
+pub const ENVELOPE_CHANGES: usize = 128;
 /// Sources of which it is remembered in memory that deliveries have failed.
 pub const BREAKERS: usize = 100_000;
 /// Bytes of a request that subscribes or unsubscribes.
@@ -245,6 +252,10 @@ pub enum Limit {
     SourcesPerSession,
     /// [`SUBSCRIBERS_PER_SOURCE`].
     SubscribersPerSource,
+    /// [`SESSIONS_PER_PROJECT`], or what the operator has set.
+    SessionsPerProject,
+    /// [`ENVELOPE_CHANGES`].
+    EnvelopeChanges,
     /// [`MEMBERS_PER_ROOM`], or what the operator has set.
     MembersPerRoom,
     /// [`EVENTS_PER_WRITE`].
@@ -257,7 +268,7 @@ pub enum Limit {
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -273,6 +284,8 @@ impl Limit {
         Self::ForkDepth,
         Self::SourcesPerSession,
         Self::SubscribersPerSource,
+        Self::SessionsPerProject,
+        Self::EnvelopeChanges,
         Self::MembersPerRoom,
         Self::EventsPerWrite,
         Self::EventBytes,
@@ -297,6 +310,8 @@ impl Limit {
             Self::ForkDepth => "fork_depth",
             Self::SourcesPerSession => "sources_per_session",
             Self::SubscribersPerSource => "subscribers_per_source",
+            Self::SessionsPerProject => "sessions_per_project",
+            Self::EnvelopeChanges => "envelope_changes",
             Self::MembersPerRoom => "members_per_room",
             Self::EventsPerWrite => "events_per_write",
             Self::EventBytes => "event_bytes",

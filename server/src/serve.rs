@@ -190,6 +190,9 @@ impl Server {
         let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
             .shaped(Arc::new(Envelopes::new(opened.sessions.clone())))
             .held(Arc::new(Undelivered::new(opened.sessions.clone())));
+        if let Err(error) = streams.release_unreferenced().await {
+            tracing::warn!(%error, "could not remove sources whose forks have gone; trying again later");
+        }
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
         let chance = Arc::new(Chance::seeded(options.seed));
         let rooms = {

@@ -35,6 +35,9 @@ pub enum SessionError {
     /// The session hears as much as it may, or the source is heard by as many as it may.
     #[error("{0}")]
     TooMany(Declined),
+    /// The project has as many sessions as it may.
+    #[error("the project has {0} sessions, as many as it may")]
+    TooManySessions(usize),
     /// Others changed the same at the same time, again and again.
     #[error("others are changing this; try again")]
     Contended,
@@ -59,9 +62,12 @@ impl From<CommitError<Declined>> for SessionError {
             }
             CommitError::Declined(Declined::Moved) => Self::Contended,
             CommitError::Declined(Declined::SourceIsSession) => Self::SourceIsSession,
-            CommitError::Declined(declined @ (Declined::TooManySources | Declined::TooManySubscribers)) => {
-                Self::TooMany(declined)
-            }
+            CommitError::Declined(
+                declined @ (Declined::TooManySources
+                | Declined::TooManySubscribers
+                | Declined::TooManyLeft
+                | Declined::TooManyEnvelopeChanges),
+            ) => Self::TooMany(declined),
         }
     }
 }

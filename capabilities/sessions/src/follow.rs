@@ -98,7 +98,7 @@ impl Sessions {
 
     /// What to deliver next: some records, up to this one at most.
     async fn next(&self, log: LogId, most: Position) -> Result<Option<Stretch>, SessionError> {
-        let Some(source) = self.store.source(log).await? else { return Ok(None) };
+        let Some(source) = self.heard_source(log).await? else { return Ok(None) };
         let Progress::Following { cursor, late } = &source.progress else { return Ok(None) };
         let (cursor, version) = (*cursor, source.version);
         // The last one has gone meanwhile and somebody else has come, later.

@@ -1,11 +1,12 @@
 //! What is known of a session, and how it lives on or ends.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tidings_engine::log::Commit;
-use tidings_model::{StreamId, Timestamp};
+use tidings_model::{LogId, StreamId, Timestamp, limits};
 use tidings_streams::{ContentType, Ended, Found, Owner, Stream, StreamError, StreamKey};
 
 use crate::table::{Change, Session};
@@ -32,6 +33,15 @@ pub struct CleanedUp {
     pub expired: usize,
     /// Subscriptions that went with them.
     pub subscriptions: usize,
+}
+
+/// Whether subscribers of a source had expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lapsed {
+    /// None had.
+    None,
+    /// Some had, and have ended or live on.
+    Some,
 }
 
 impl Sessions {
@@ -99,10 +109,7 @@ impl Sessions {
                     Ok((Ended::Now, subscriptions)) => {
                         cleaned.expired += 1;
                         cleaned.subscriptions += subscriptions;
-                        self.events.session_expire.took(Duration::ZERO);
-                        self.events.cleaned.expired.count();
-                        self.events.cleaned.streams.count();
-                        self.events.cleaned.subscriptions.add(subscriptions as u64);
+                        self.count_ended(subscriptions);
                         others = true;
                     }
                     Ok((Ended::NotByThis, _)) => others = true,
@@ -117,6 +124,40 @@ impl Sessions {
                 return Err(error);
             }
         }
+    }
+
+    /// Ends subscribers of a source that have expired and that nobody reads, many in one commit.
+    pub(crate) async fn end_lapsed(&self, source: LogId) -> Result<Lapsed, SessionError> {
+        let mut seen = Lapsed::None;
+        loop {
+            let now = self.clock.now();
+            let lapsed = self.store.lapsed(source, now, limits::ENDED_PER_COMMIT).await?;
+            if lapsed.is_empty() {
+                return Ok(seen);
+            }
+            seen = Lapsed::Some;
+            let mut subscriptions = HashMap::new();
+            for (log, _) in &lapsed {
+                let row = self.store.session(*log).await?;
+                subscriptions.insert(*log, row.map_or(0, |row| row.subscriptions().count()));
+            }
+            let keys = lapsed.into_iter().map(|(_, key)| key).collect();
+            let ended = self.streams.end_lapsed(keys).await?;
+            for (_, log) in &ended {
+                self.count_ended(subscriptions.get(log).copied().unwrap_or(0));
+            }
+            // Those that are left live on, or somebody else has ended them.
+            if ended.is_empty() {
+                return Ok(seen);
+            }
+        }
+    }
+
+    fn count_ended(&self, subscriptions: usize) {
+        self.events.session_expire.took(Duration::ZERO);
+        self.events.cleaned.expired.count();
+        self.events.cleaned.streams.count();
+        self.events.cleaned.subscriptions.add(subscriptions as u64);
     }
 
     async fn found(&self, key: &StreamKey) -> Result<Found, SessionError> {

@@ -17,6 +17,7 @@ use tidings_streams::{
 };
 
 use crate::breaker::Permission;
+use crate::life::Lapsed;
 use crate::subscribe::ATTEMPTS;
 use crate::table::{Change, Expected, Progress};
 use crate::{Declined, SessionError, Sessions, Source};
@@ -131,7 +132,7 @@ impl Sessions {
             if trims && let Some(commit) = self.streams.trimmed(key, &found, &prepared).await {
                 prepared.commit = commit;
             }
-            let source = self.store.source(found.stream.log).await?;
+            let source = self.heard_source(found.stream.log).await?;
             let outcome = match source.filter(|_| prepared.adds()) {
                 None => self.append_alone(&found, prepared).await,
                 Some(source) => {
@@ -148,6 +149,16 @@ impl Sessions {
             }
         }
         Err(SessionError::Contended)
+    }
+
+    /// What is known of a log as a source. Of its subscribers those that have expired are ended before: they do not count, and
+    /// nothing is delivered to them.
+    pub(crate) async fn heard_source(&self, log: LogId) -> Result<Option<Arc<Source>>, SessionError> {
+        let Some(source) = self.store.source(log).await? else { return Ok(None) };
+        if self.end_lapsed(log).await? == Lapsed::None {
+            return Ok(Some(source));
+        }
+        Ok(self.store.source(log).await?)
     }
 
     /// Appends to what nobody subscribes to, or what only closes.
@@ -171,7 +182,7 @@ impl Sessions {
         // What was added had nobody to hear it, as the commit says; what only closes may have.
         let count = match adds {
             true => 0,
-            false => self.store.source(log).await?.map_or(0, |source| source.targets.len()),
+            false => self.heard_source(log).await?.map_or(0, |source| source.targets.len()),
         };
         Ok(Some(Published { appended, fanout: Fanout::left_out(Mode::Inline, count) }))
     }

@@ -3,13 +3,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tidings_engine::{Clock, Metrics};
-use tidings_model::{LogId, limits};
+use tidings_model::{LogId, ProjectId, limits};
 use tidings_streams::Streams;
 
-use crate::Store;
 use crate::behind::Behind;
 use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
+use crate::{SessionError, Store};
 
 /// The sessions of a server. Clones are the same sessions.
 #[derive(Clone)]
@@ -21,6 +21,8 @@ pub struct Sessions {
     pub(crate) events: Arc<Events>,
     pub(crate) behind: Arc<Behind>,
     breakers: Arc<Mutex<HashMap<LogId, Breaker>>>,
+    /// Sessions of each project that are being created.
+    beginning: Arc<Mutex<HashMap<ProjectId, usize>>>,
 }
 
 /// What an operator may set.
@@ -51,6 +53,8 @@ pub struct Options {
     pub require_uuid: bool,
     /// How long records are kept in a session.
     pub keep: Duration,
+    /// Sessions that a project has at most.
+    pub max_per_project: usize,
 }
 
 impl Default for Options {
@@ -68,6 +72,27 @@ impl Default for Options {
             queue: true,
             require_uuid: false,
             keep: Duration::from_secs(24 * 60 * 60),
+            max_per_project: limits::SESSIONS_PER_PROJECT,
+        }
+    }
+}
+
+/// A session that is being created.
+pub(crate) struct Beginning {
+    all: Arc<Mutex<HashMap<ProjectId, usize>>>,
+    project: ProjectId,
+    /// How many others were being created when it began.
+    before: usize,
+}
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        let mut all = self.all.lock().expect("nobody panics while holding it");
+        if let Some(count) = all.get_mut(&self.project) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.project);
+            }
         }
     }
 }
@@ -83,6 +108,25 @@ impl Sessions {
             events: Arc::new(Events::new(metrics)),
             behind: Arc::default(),
             breakers: Arc::default(),
+            beginning: Arc::default(),
+        }
+    }
+
+    /// Makes room for one more session of a project, which is there or not when this is dropped. So many requests at a time
+    /// do not make more of them than there may be.
+    pub(crate) async fn begin_one(&self, project: &ProjectId) -> Result<Beginning, SessionError> {
+        let beginning = {
+            let mut all = self.beginning.lock().expect("nobody panics while holding it");
+            let count = all.entry(project.clone()).or_default();
+            *count += 1;
+            Beginning { all: self.beginning.clone(), project: project.clone(), before: *count - 1 }
+        };
+        let most = self.options.max_per_project;
+        let there = self.streams.sessions(project).await?;
+        if there + beginning.before >= most {
+            Err(SessionError::TooManySessions(most))
+        } else {
+            Ok(beginning)
         }
     }
 

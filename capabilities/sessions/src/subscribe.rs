@@ -72,6 +72,7 @@ impl Sessions {
         let mut commit = Commit::new()
             .changing(Change::Streams(StreamChange::Expect { key: source_key, log: source.stream.log }));
         let mut unreadable = None;
+        let mut beginning = None;
         let (session, session_is, expiry) = match self.streams.occupant(&session_key).await? {
             Some(found) => {
                 fits(&found, &source)?;
@@ -83,6 +84,7 @@ impl Sessions {
                 (found.stream.log, Is::There, found.stream.expiry)
             }
             None => {
+                beginning = Some(self.begin_one(&request.project).await?);
                 let log = self.store.reserve().await?;
                 let stream = self.new_stream(log, &source.stream, now);
                 let create = StreamChange::Create { key: session_key, stream };
@@ -100,7 +102,9 @@ impl Sessions {
             envelope: request.envelope,
             unreadable,
         });
-        match self.store.commit(commit).await {
+        let committed = self.store.commit(commit).await;
+        drop(beginning);
+        match committed {
             Ok(_) => {
                 // Somebody who had seen no subscriber yet may have appended meanwhile.
                 self.behind.add(source.stream.log);

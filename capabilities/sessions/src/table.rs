@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
 use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError, Tables};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
+use tidings_streams::{Life, Owner, StreamKey};
 
 use crate::targets::Targets;
 
@@ -26,6 +27,14 @@ pub trait Store: Commits<Table> {
 
     /// Sources of which the follower has something left to deliver, as they are at one moment.
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
+
+    /// Subscribers of a source whose time was over at the moment and that have not ended yet. At most `limit` of them.
+    fn lapsed(
+        &self,
+        source: LogId,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>>;
 }
 
 /// A session: what it hears, and what it has heard.
@@ -55,40 +64,70 @@ impl Session {
         self.subscriptions.binary_search_by_key(&source, |subscription| subscription.source)
     }
 
-    /// Ends a subscription. How its records are shown is kept as long as they may be read.
+    /// Ends a subscription that has not ended. How its records are shown is kept as long as they may be read.
     fn end(&mut self, source: LogId) {
         let Ok(at) = self.find(source) else { return };
-        if self.subscriptions[at].envelopes.is_empty() {
-            self.subscriptions.remove(at);
-        } else {
-            self.subscriptions[at].state = Hearing::Ended { by: None };
-            self.forget_beyond(limits::LEFT_PER_SESSION);
+        let row = &mut self.subscriptions[at];
+        match row.state {
+            Hearing::Ended { .. } => {}
+            Hearing::Active if row.envelopes.is_empty() => {
+                self.subscriptions.remove(at);
+            }
+            Hearing::Active => row.state = Hearing::Ended { by: None },
         }
     }
 
-    /// Forgets those that it left first, until so many are known.
-    fn forget_beyond(&mut self, most: usize) {
-        let left = |row: &Subscription| match row.state {
-            Hearing::Active => None,
-            // When one ended that nobody has looked at since is not known, but it was later.
-            Hearing::Ended { by } => Some((by.is_none(), by, row.at, row.source)),
-        };
-        while self.subscriptions.iter().filter_map(left).count() > most {
-            let first = self.subscriptions.iter().filter_map(left).min();
-            self.subscriptions.retain(|row| left(row) != first);
+    /// Ends subscriptions to sources that have ended.
+    fn leave(&mut self, ended: &BTreeMap<LogId, Targets>) {
+        let gone = self.subscriptions().map(|one| one.source).filter(|source| ended.contains_key(source));
+        for source in gone.collect::<Vec<_>>() {
+            self.end(source);
         }
     }
 
     /// Forgets those whose records cannot be read any more, and notes that the others had ended by now.
     fn tidy(&mut self, now: Timestamp, unreadable: Option<Timestamp>) {
-        self.subscriptions.retain_mut(|row| match &mut row.state {
-            Hearing::Active => true,
-            Hearing::Ended { by } => {
-                let by = *by.get_or_insert(now);
-                unreadable.is_none_or(|unreadable| by > unreadable)
+        self.subscriptions.retain_mut(|row| {
+            let stays = row.is_needed(now, unreadable);
+            if let Hearing::Ended { by } = &mut row.state {
+                by.get_or_insert(now);
             }
+            stays
         });
     }
+
+    /// Whether it may hear a source in this form from here on, without forgetting how anything is shown.
+    fn judge(&self, wanted: &Wanted) -> Result<(), Declined> {
+        let rows = || self.subscriptions.iter().filter(|row| row.is_needed(wanted.at, wanted.unreadable));
+        let Some(row) = rows().find(|row| row.source == wanted.source) else {
+            let active = rows().filter(|row| row.state == Hearing::Active).count();
+            return match rows().count() {
+                _ if active >= limits::SOURCES_PER_SESSION => Err(Declined::TooManySources),
+                all if all >= limits::SOURCES_PER_SESSION + limits::LEFT_PER_SESSION => {
+                    Err(Declined::TooManyLeft)
+                }
+                _ => Ok(()),
+            };
+        };
+        if row.state != Hearing::Active && self.subscriptions().count() >= limits::SOURCES_PER_SESSION {
+            return Err(Declined::TooManySources);
+        }
+        match row.form(wanted.envelope) {
+            Some(envelope) if row.shown(envelope, wanted.since).len() > limits::ENVELOPE_CHANGES => {
+                Err(Declined::TooManyEnvelopeChanges)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a session asks of a source.
+struct Wanted {
+    source: LogId,
+    at: Timestamp,
+    since: Position,
+    envelope: Option<bool>,
+    unreadable: Option<Timestamp>,
 }
 
 /// What a session hears of one source.
@@ -133,16 +172,34 @@ impl Subscription {
         self.envelopes.last().is_some_and(|(_, envelope)| *envelope)
     }
 
-    fn show(&mut self, envelope: bool, after: Position) {
+    /// Whether it is needed: somebody hears the source, or what came from it can still be read.
+    fn is_needed(&self, now: Timestamp, unreadable: Option<Timestamp>) -> bool {
+        match self.state {
+            Hearing::Active => true,
+            Hearing::Ended { by } => unreadable.is_none_or(|unreadable| by.unwrap_or(now) > unreadable),
+        }
+    }
+
+    /// The form that its records get when it is subscribed to once more; none if that changes nothing.
+    fn form(&self, envelope: Option<bool>) -> Option<bool> {
+        match self.state {
+            Hearing::Active => envelope,
+            Hearing::Ended { .. } => Some(envelope.unwrap_or(false)),
+        }
+    }
+
+    /// Its envelopes when records after a position are shown so.
+    fn shown(&self, envelope: bool, after: Position) -> Vec<(Position, bool)> {
         if self.envelope() == envelope {
-            return;
+            return self.envelopes.clone();
         }
         // Those after which nothing came do not matter any more.
-        self.envelopes.retain(|(earlier, _)| *earlier < after);
-        self.envelopes.push((after, envelope));
-        if self.envelopes.len() > limits::ENVELOPE_CHANGES {
-            self.envelopes.remove(0);
+        let earlier = self.envelopes.iter().filter(|(earlier, _)| *earlier < after);
+        let mut envelopes: Vec<_> = earlier.copied().collect();
+        if envelopes.last().is_some_and(|(_, last)| *last) != envelope {
+            envelopes.push((after, envelope));
         }
+        envelopes
     }
 }
 
@@ -325,6 +382,18 @@ pub enum Declined {
     /// The session hears as much as it may.
     #[error("a session subscribes to at most {} streams", limits::SOURCES_PER_SESSION)]
     TooManySources,
+    /// The session has left so many streams whose records are still kept that it may not subscribe to another.
+    #[error(
+        "the session has left more than {} streams whose messages in envelopes are still kept",
+        limits::LEFT_PER_SESSION
+    )]
+    TooManyLeft,
+    /// The form of a subscription was changed as often as it may be.
+    #[error(
+        "`envelope` was changed {} times for this stream; what was delivered keeps its form, so it cannot be changed again",
+        limits::ENVELOPE_CHANGES
+    )]
+    TooManyEnvelopeChanges,
     /// The source has as many subscribers as it may.
     #[error("a stream has at most {} subscribers", limits::SUBSCRIBERS_PER_SOURCE)]
     TooManySubscribers,
@@ -340,10 +409,27 @@ pub struct Table {
     sessions: HashMap<LogId, Arc<Session>, LogHash>,
     sources: HashMap<LogId, Arc<Source>, LogHash>,
     following: BTreeSet<LogId>,
+    /// Sources that have ended, and sessions whose rows may still say that they hear them. Whoever looks at a row is shown
+    /// that they do not; the rows are changed a few at a time.
+    ended: BTreeMap<LogId, Targets>,
+    /// Streams of sessions that can be used, or have expired and are still there.
+    lives: HashMap<LogId, Lifetime, LogHash>,
+    /// The same by when they expire.
+    due: BTreeSet<(Timestamp, LogId)>,
     /// The last version of the subscribers of any source. One is never given twice while the process lives, so that a row
     /// that goes and comes again cannot pass for what it was.
     versions: u64,
 }
+
+/// When a session expires, and how its stream is called.
+#[derive(Clone, Debug)]
+struct Lifetime {
+    key: StreamKey,
+    expires_at: Timestamp,
+}
+
+/// Subscribers of a source up to which it is cheaper to look at each of them than at all sessions that have expired.
+const FEW_TARGETS: usize = 1024;
 
 impl Table {
     /// See [`Store::source`].
@@ -352,8 +438,38 @@ impl Table {
     }
 
     /// See [`Store::session`].
-    pub fn session(&self, log: LogId) -> Option<&Arc<Session>> {
-        self.sessions.get(&log)
+    pub fn session(&self, log: LogId) -> Option<Arc<Session>> {
+        let row = self.sessions.get(&log)?;
+        if !row.subscriptions().any(|subscription| self.ended.contains_key(&subscription.source)) {
+            return Some(row.clone());
+        }
+        let mut row = Session::clone(row);
+        row.leave(&self.ended);
+        Some(Arc::new(row))
+    }
+
+    /// See [`Store::lapsed`].
+    pub fn lapsed(&self, source: LogId, now: Timestamp, limit: usize) -> Vec<(LogId, StreamKey)> {
+        let (Some(source), Some((first, _))) = (self.sources.get(&source), self.due.first()) else {
+            return Vec::new();
+        };
+        if *first > now {
+            return Vec::new();
+        }
+        let lapsed = |log: LogId| {
+            let life = self.lives.get(&log).filter(|life| life.expires_at <= now)?;
+            Some((log, life.key.clone()))
+        };
+        if source.targets.len() <= FEW_TARGETS {
+            return source.targets.iter().filter_map(lapsed).take(limit).collect();
+        }
+        let due = self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, log)| *log);
+        due.filter(|log| source.targets.contains(*log)).filter_map(lapsed).take(limit).collect()
+    }
+
+    /// Sessions whose rows may still name a source that has ended.
+    pub fn attached(&self) -> usize {
+        self.ended.values().map(Targets::len).sum()
     }
 
     /// Sources whose records are delivered by the follower.
@@ -389,28 +505,54 @@ impl Table {
             id: row.id.clone(),
             progress: row.progress.clone(),
         };
-        let session = |(&session, row): (&LogId, &Arc<Session>)| Change::RestoreSession {
-            session,
-            subscriptions: row.subscriptions.clone(),
+        let session = |&session: &LogId| {
+            let subscriptions = self.session(session)?.subscriptions.clone();
+            Some(Change::RestoreSession { session, subscriptions })
         };
-        self.sources.iter().map(source).chain(self.sessions.iter().map(session)).collect()
+        self.sources.iter().map(source).chain(self.sessions.keys().filter_map(session)).collect()
     }
 
     /// Keeps in step with what happens to streams: nothing is known of a log whose stream has ended.
     pub fn heed(&mut self, change: &tidings_streams::Change) {
         use tidings_streams::Change as Stream;
+        self.detach(limits::DETACHED_PER_CHANGE);
         match change {
             Stream::Remove { log, .. } => {
                 self.end_source(*log);
                 self.silence(*log);
                 self.sessions.remove(log);
+                self.set_expiry(*log, None);
             }
             // Its forks go on showing what it has heard.
             Stream::Retire { log, .. } => {
                 self.end_source(*log);
                 self.silence(*log);
+                self.set_expiry(*log, None);
             }
-            Stream::Create { .. } | Stream::Expect { .. } | Stream::Renew { .. } | Stream::Trim { .. } => {}
+            Stream::Create { key, stream } => {
+                let is_session = stream.owner == Owner::Session && stream.life == Life::Active;
+                if let Some(expires_at) = stream.expires_at.filter(|_| is_session) {
+                    self.set_expiry(stream.log, Some(Lifetime { key: key.clone(), expires_at }));
+                }
+            }
+            Stream::Renew { log, expires_at, .. } => {
+                if let Some(life) = self.lives.get(log) {
+                    let expires_at = life.expires_at.max(*expires_at);
+                    let life = Lifetime { key: life.key.clone(), expires_at };
+                    self.set_expiry(*log, Some(life));
+                }
+            }
+            Stream::Expect { .. } | Stream::Trim { .. } => {}
+        }
+    }
+
+    fn set_expiry(&mut self, session: LogId, life: Option<Lifetime>) {
+        if let Some(before) = self.lives.remove(&session) {
+            self.due.remove(&(before.expires_at, session));
+        }
+        if let Some(life) = life {
+            self.due.insert((life.expires_at, session));
+            self.lives.insert(session, life);
         }
     }
 
@@ -426,9 +568,22 @@ impl Table {
     fn end_source(&mut self, source: LogId) {
         let Some(row) = self.sources.remove(&source) else { return };
         self.following.remove(&source);
-        for session in row.targets.iter() {
-            if let Some(session) = self.sessions.get_mut(&session) {
-                Arc::make_mut(session).end(source);
+        // Who hears it may be a million, and nobody reads or writes while a change is made.
+        self.ended.insert(source, row.targets.clone());
+        self.detach(limits::DETACHED_PER_CHANGE);
+    }
+
+    /// Takes up to so many sessions off sources that have ended.
+    fn detach(&mut self, most: usize) {
+        let Some(mut first) = self.ended.first_entry() else { return };
+        let source = *first.key();
+        let sessions = first.get_mut().pop(most);
+        if first.get().is_empty() {
+            first.remove();
+        }
+        for session in sessions {
+            if let Some(row) = self.sessions.get_mut(&session) {
+                Arc::make_mut(row).end(source);
             }
         }
     }
@@ -482,21 +637,16 @@ impl Table {
         row.id.clone()
     }
 
-    fn judge_subscribe(&self, session: LogId, is: Is, source: LogId) -> Result<(), Declined> {
+    fn judge_subscribe(&self, session: LogId, is: Is, wanted: &Wanted) -> Result<(), Declined> {
+        let source = wanted.source;
         if self.sessions.contains_key(&source) {
             return Err(Declined::SourceIsSession);
         }
-        let known = self.sessions.get(&session);
+        let known = self.session(session);
         if known.is_some() != (is == Is::There) || self.sources.contains_key(&session) {
             return Err(Declined::Moved);
         }
-        let is_full = |known: &Arc<Session>| {
-            known.subscriptions().count() >= limits::SOURCES_PER_SESSION
-                && known.subscriptions().all(|subscription| subscription.source != source)
-        };
-        if known.is_some_and(is_full) {
-            return Err(Declined::TooManySources);
-        }
+        known.map_or(Ok(()), |known| known.judge(wanted))?;
         let full = |row: &Arc<Source>| {
             row.targets.len() >= limits::SUBSCRIBERS_PER_SOURCE && !row.targets.contains(session)
         };
@@ -536,8 +686,8 @@ impl Tables for Table {
         match change {
             Change::Streams(_) | Change::Unsubscribe { .. } => Ok(()),
             Change::RestoreSource { .. } | Change::RestoreSession { .. } => Ok(()),
-            Change::Subscribe { session, session_is, source, .. } => {
-                self.judge_subscribe(*session, *session_is, *source)
+            &Change::Subscribe { session, session_is, source, at, since, envelope, unreadable, .. } => {
+                self.judge_subscribe(session, session_is, &Wanted { source, at, since, envelope, unreadable })
             }
             Change::Expect { source, expected: Expected::Nobody } => {
                 if self.sources.contains_key(source) {
@@ -575,11 +725,13 @@ impl Tables for Table {
     }
 
     fn apply(&mut self, change: Change) {
+        self.detach(limits::DETACHED_PER_CHANGE);
         match change {
             Change::Streams(_) | Change::Expect { .. } => {}
             Change::Subscribe { session, source, id, at, since, envelope, unreadable, .. } => {
                 let id = self.enter(session, source, id, since);
                 let row = Arc::make_mut(self.sessions.entry(session).or_default());
+                row.leave(&self.ended);
                 row.tidy(at, unreadable);
                 let place = match row.find(source) {
                     Ok(place) => place,
@@ -591,17 +743,13 @@ impl Tables for Table {
                     }
                 };
                 let subscription = &mut row.subscriptions[place];
-                let envelope = match subscription.state {
-                    Hearing::Active => envelope,
-                    Hearing::Ended { .. } => {
-                        subscription.at = at;
-                        Some(envelope.unwrap_or(false))
-                    }
-                };
-                (subscription.state, subscription.id) = (Hearing::Active, id);
-                if let Some(envelope) = envelope {
-                    subscription.show(envelope, since);
+                if let Some(envelope) = subscription.form(envelope) {
+                    subscription.envelopes = subscription.shown(envelope, since);
                 }
+                if subscription.state != Hearing::Active {
+                    subscription.at = at;
+                }
+                (subscription.state, subscription.id) = (Hearing::Active, id);
             }
             Change::Unsubscribe { session, source } => self.unsubscribe(session, source),
             Change::Follow { source, after } => self.set_progress(source, Progress::following(after)),
@@ -628,79 +776,22 @@ impl<S: HoldsTables<Table>> Store for S {
     }
 
     fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.session(log).cloned()))).boxed()
+        std::future::ready(Ok(self.look_at(|table, _| table.session(log)))).boxed()
     }
 
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
         std::future::ready(Ok(self.look_at(|table, status| table.behind(status)))).boxed()
     }
+
+    fn lapsed(
+        &self,
+        source: LogId,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
+        std::future::ready(Ok(self.look_at(|table, _| table.lapsed(source, now, limit)))).boxed()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SESSION: LogId = LogId::new(1);
-
-    /// The session hears a source in envelopes, from this second on.
-    fn hear(table: &mut Table, source: u64, second: u64, unreadable: Option<u64>) -> Result<(), Declined> {
-        let time = |second: u64| Timestamp::from_millis(second * 1000);
-        let change = Change::Subscribe {
-            session: SESSION,
-            session_is: if table.session(SESSION).is_some() { Is::There } else { Is::New },
-            source: LogId::new(source),
-            id: StreamId::parse(&format!("s{source}")).expect("a valid id"),
-            at: time(second),
-            since: Position::ZERO,
-            envelope: Some(true),
-            unreadable: unreadable.map(time),
-        };
-        table.judge(&change)?;
-        table.apply(change);
-        Ok(())
-    }
-
-    fn leave(table: &mut Table, source: u64) {
-        table.apply(Change::Unsubscribe { session: SESSION, source: LogId::new(source) });
-    }
-
-    fn knows(table: &Table, source: u64) -> bool {
-        table.session(SESSION).is_some_and(|session| session.of(LogId::new(source)).is_some())
-    }
-
-    #[test]
-    fn what_a_session_has_left_is_known_until_nobody_can_read_it() {
-        let mut table = Table::default();
-        for source in [10, 11] {
-            hear(&mut table, source, 100, None).expect("there is room");
-        }
-        leave(&mut table, 10);
-        hear(&mut table, 12, 200, Some(150)).expect("there is room");
-        assert!(knows(&table, 10), "it may have got something until second 200");
-        hear(&mut table, 12, 300, Some(199)).expect("it hears it");
-        assert!(knows(&table, 10));
-        hear(&mut table, 12, 301, Some(200)).expect("it hears it");
-        assert!(!knows(&table, 10));
-        assert!(knows(&table, 11), "it still hears that");
-    }
-
-    #[test]
-    fn what_a_session_has_left_takes_no_room_from_what_it_hears() {
-        let mut table = Table::default();
-        let most = limits::SOURCES_PER_SESSION as u64;
-        let others = 10_000..10_000 + most;
-        for source in others.clone() {
-            hear(&mut table, source, source, None).expect("there is room");
-        }
-        assert_eq!(hear(&mut table, 1000, 20_000, None), Err(Declined::TooManySources));
-        assert_eq!(hear(&mut table, 10_000, 20_000, None), Ok(()), "it hears that already");
-        for source in others.clone() {
-            leave(&mut table, source);
-        }
-        hear(&mut table, 1000, 20_000, None).expect("there is room");
-        assert!(others.clone().all(|source| knows(&table, source)));
-        leave(&mut table, 1000);
-        assert!(!knows(&table, 10_000), "the first that it left");
-        assert!(others.skip(1).all(|source| knows(&table, source)) && knows(&table, 1000));
-    }
-}
+mod tests;

@@ -87,6 +87,17 @@ impl Targets {
         true
     }
 
+    /// Takes out up to so many of the last piece.
+    pub fn pop(&mut self, most: usize) -> Vec<LogId> {
+        let Some(piece) = self.pieces.pop() else { return Vec::new() };
+        let (left, taken) = piece.split_at(piece.len().saturating_sub(most));
+        if !left.is_empty() {
+            self.pieces.push(left.into());
+        }
+        self.count -= taken.len();
+        taken.to_vec()
+    }
+
     /// The first piece that ends at or above a log.
     fn piece_of(&self, log: LogId) -> Option<usize> {
         let at = self.pieces.partition_point(|piece| piece.last().is_some_and(|&last| last < log));
@@ -126,6 +137,13 @@ mod tests {
             let above: Vec<_> = targets.above(middle).collect();
             prop_assert!(above.iter().eq(model.range(LogId::new(3001)..)));
             prop_assert!(targets.pieces().iter().all(|piece| (1..=PIECE).contains(&piece.len())));
+            while !targets.is_empty() {
+                let popped = targets.pop(700);
+                prop_assert!((1..=700).contains(&popped.len()));
+                prop_assert!(popped.iter().all(|log| model.remove(log)));
+                prop_assert_eq!(targets.len(), model.len());
+            }
+            prop_assert!(targets.pop(700).is_empty());
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use tidings_engine::deliver::Source;
-use tidings_engine::log::{Commit, Operation, StoreError};
-use tidings_model::ProjectId;
+use tidings_engine::log::{Commit, CommitError, Operation, StoreError};
+use tidings_model::{LogId, ProjectId, Timestamp, limits};
 
 use crate::table::{Cause, Change, Life, Owner};
 use crate::{Found, Stream, StreamError, StreamKey, Streams};
@@ -19,9 +19,6 @@ const ENDED_AT_A_TIME: usize = 64;
 
 /// How many streams are kept at the same time, so that they share commits.
 const KEPT_AT_A_TIME: usize = 64;
-
-/// How many streams of a project that has gone are looked up at a time.
-const CLEAR_BATCH: usize = 4096;
 
 /// What is left after a project's streams were ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,29 +73,53 @@ impl Streams {
             if expired.is_empty() {
                 return Ok(Swept { removed, trimmed: self.sweep_retained().await? });
             }
-            let end = |(key, stream): (StreamKey, Arc<Stream>)| async move {
-                self.end_expired(&key, &stream).await
-            };
-            let mut ended = stream::iter(expired).map(end).buffer_unordered(ENDED_AT_A_TIME);
-            while let Some(ended) = ended.next().await {
-                removed += usize::from(ended? == Ended::Now);
-            }
+            let now = self.clock.now();
+            removed += count(&self.end_many(&expired, |stream| Cause::of_sweep(stream, now)).await?);
         }
+    }
+
+    /// Ends streams that were only there for their forks, if a crash came between the end of the last fork and theirs. To be
+    /// called before anybody is served: then nobody is told that such a name is taken. Returns how many have gone.
+    pub async fn release_unreferenced(&self) -> Result<usize, StreamError> {
+        let mut removed = 0;
+        loop {
+            // At the beginning of time nothing has expired.
+            let due = self.store.due(Owner::Clients, Timestamp::from_millis(0), SWEEP_BATCH).await?;
+            let mut retired = Vec::new();
+            for key in due {
+                let found = self.store.find(&key).await?;
+                retired.extend(found.map(|found| (key, found.stream)));
+            }
+            if retired.is_empty() {
+                return Ok(removed);
+            }
+            let ended = count(&self.end_many(&retired, |_| Cause::Unreferenced).await?);
+            if ended == 0 {
+                return Ok(removed);
+            }
+            removed += ended;
+        }
+    }
+
+    /// Ends those of these streams whose time is over, many in one commit. If somebody listens to one, it lives on instead.
+    /// Tells which of them ended by this.
+    pub async fn end_lapsed(&self, keys: Vec<StreamKey>) -> Result<Vec<(StreamKey, LogId)>, StreamError> {
+        let (expired, _) = self.overdue(keys).await?;
+        let mut all = Vec::new();
+        for batch in expired.chunks(limits::ENDED_PER_COMMIT) {
+            let now = self.clock.now();
+            let ended = self.end_many(batch, |stream| Cause::of_sweep(stream, now)).await?;
+            let ended = batch.iter().zip(ended).filter(|(_, ended)| *ended == Ended::Now);
+            all.extend(ended.map(|((key, stream), _)| (key.clone(), stream.log)));
+        }
+        Ok(all)
     }
 
     /// Some streams of an owner whose time is over. If somebody listens to one, it lives on instead.
     pub async fn expired(&self, owner: Owner) -> Result<Vec<(StreamKey, Arc<Stream>)>, StreamError> {
         loop {
             let due = self.store.due(owner, self.clock.now(), SWEEP_BATCH).await?;
-            let (mut expired, mut heard) = (Vec::new(), 0);
-            for key in due {
-                let Some(Found { stream, .. }) = self.store.find(&key).await? else { continue };
-                if stream.life == Life::Active && self.is_heard(&stream) {
-                    heard += usize::from(self.renew(&key, &stream).await? == Renewed::Now);
-                } else {
-                    expired.push((key, stream));
-                }
-            }
+            let (expired, heard) = self.overdue(due).await?;
             // Where those were there may be others.
             if !expired.is_empty() || heard == 0 {
                 return Ok(expired);
@@ -106,13 +127,26 @@ impl Streams {
         }
     }
 
+    /// Of streams whose time is over those that have to end, and how many live on because somebody listens.
+    async fn overdue(
+        &self,
+        keys: Vec<StreamKey>,
+    ) -> Result<(Vec<(StreamKey, Arc<Stream>)>, usize), StreamError> {
+        let (mut expired, mut heard) = (Vec::new(), 0);
+        for key in keys {
+            let Some(Found { stream, .. }) = self.store.find(&key).await? else { continue };
+            if stream.life == Life::Active && self.is_heard(&stream) {
+                heard += usize::from(self.renew(&key, &stream).await? == Renewed::Now);
+            } else {
+                expired.push((key, stream));
+            }
+        }
+        Ok((expired, heard))
+    }
+
     /// Ends a stream whose time is over, unless somebody else has, or has renewed it.
     pub async fn end_expired(&self, key: &StreamKey, stream: &Stream) -> Result<Ended, StreamError> {
-        let cause = match stream.life {
-            Life::Active => Cause::Expired(self.clock.now()),
-            Life::Retired => Cause::Unreferenced,
-        };
-        match self.end(key, stream, cause).await {
+        match self.end(key, stream, Cause::of_sweep(stream, self.clock.now())).await {
             Ok(()) => Ok(Ended::Now),
             Err(StreamError::NotFound | StreamError::Contended) => Ok(Ended::NotByThis),
             Err(error) => Err(error),
@@ -140,20 +174,13 @@ impl Streams {
     pub async fn clear(&self, project: &ProjectId) -> Result<Cleared, StreamError> {
         let mut after = None;
         loop {
-            let listed = self.store.list(project, "", after.as_ref(), CLEAR_BATCH).await?;
-            let ids: Vec<_> = listed.into_iter().map(|(id, _)| id).collect();
-            let Some(last) = ids.last() else { break };
+            let listed = self.store.list(project, "", after.as_ref(), limits::ENDED_PER_COMMIT).await?;
+            let Some((last, _)) = listed.last() else { break };
             after = Some(last.clone());
-            for id in ids {
-                let key = StreamKey { project: project.clone(), id };
-                let Some(found) = self.store.find(&key).await? else { continue };
-                if found.stream.life == Life::Active {
-                    match self.end(&key, &found.stream, Cause::Deleted).await {
-                        Ok(()) | Err(StreamError::NotFound | StreamError::Contended) => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-            }
+            let living = listed.into_iter().filter(|(_, found)| found.stream.life == Life::Active);
+            let key = |id| StreamKey { project: project.clone(), id };
+            let living: Vec<_> = living.map(|(id, found)| (key(id), found.stream)).collect();
+            self.end_many(&living, |_| Cause::Deleted).await?;
         }
         let rest = self.store.list(project, "", None, 1).await?;
         Ok(if rest.is_empty() { Cleared::Whole } else { Cleared::InPart })
@@ -161,10 +188,46 @@ impl Streams {
 
     /// Ends a stream that was found expired. Others may have ended or renewed it meanwhile; the caller looks again.
     pub(crate) async fn expire(&self, key: &StreamKey, stream: &Stream) -> Result<(), StreamError> {
-        match self.end(key, stream, Cause::Expired(self.clock.now())).await {
-            Ok(()) | Err(StreamError::NotFound | StreamError::Contended) => Ok(()),
-            Err(error) => Err(error),
+        self.end_expired(key, stream).await.map(drop)
+    }
+
+    /// Ends streams in one commit. Those that have forks, and all if one of them is not as it was when it was looked at, are
+    /// ended one by one. Tells which of them ended by this.
+    async fn end_many(
+        &self,
+        streams: &[(StreamKey, Arc<Stream>)],
+        cause: impl Fn(&Stream) -> Cause,
+    ) -> Result<Vec<Ended>, StreamError> {
+        let mut commit = Commit::new();
+        for (key, stream) in streams.iter().filter(|(_, stream)| stream.forks == 0) {
+            let change = Change::Remove { key: key.clone(), log: stream.log, cause: cause(stream) };
+            commit = commit.with(Operation::Delete(stream.log)).changing(change);
         }
+        let together = match commit.changes.is_empty() {
+            true => false,
+            false => match self.store.commit(commit).await {
+                Ok(_) => true,
+                Err(CommitError::Store(error)) => return Err(error.into()),
+                Err(CommitError::Declined(_) | CommitError::Refused(_)) => false,
+            },
+        };
+        let cause = &cause;
+        let end = |(key, stream): &(StreamKey, Arc<Stream>)| {
+            let (key, stream, cause) = (key.clone(), stream.clone(), cause(stream));
+            async move {
+                let ended = match together && stream.forks == 0 {
+                    true => self.release_source(&stream).await,
+                    false => self.end(&key, &stream, cause).await,
+                };
+                match ended {
+                    Ok(()) => Ok(Ended::Now),
+                    Err(StreamError::NotFound | StreamError::Contended) => Ok(Ended::NotByThis),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let ending: Vec<_> = streams.iter().map(end).collect();
+        stream::iter(ending).buffered(ENDED_AT_A_TIME).try_collect().await
     }
 
     async fn end(&self, key: &StreamKey, stream: &Stream, cause: Cause) -> Result<(), StreamError> {
@@ -211,6 +274,20 @@ impl Streams {
         let found = self.store.find(key).await?;
         Ok(found.is_some_and(|found| found.stream.log == stream.log && found.stream.forks > 0))
     }
+}
+
+impl Cause {
+    /// Why a stream that is due goes.
+    fn of_sweep(stream: &Stream, now: Timestamp) -> Self {
+        match stream.life {
+            Life::Active => Self::Expired(now),
+            Life::Retired => Self::Unreferenced,
+        }
+    }
+}
+
+fn count(ended: &[Ended]) -> usize {
+    ended.iter().filter(|ended| **ended == Ended::Now).count()
 }
 
 fn keep(source: Arc<dyn Source>) -> BoxFuture<'static, ()> {

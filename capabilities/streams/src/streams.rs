@@ -4,7 +4,7 @@ use std::time::Duration;
 use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock};
-use tidings_model::{Timestamp, limits};
+use tidings_model::{ProjectId, Timestamp, limits};
 
 use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
@@ -103,6 +103,11 @@ impl Streams {
         self.store.accepting()
     }
 
+    /// How many sessions a project has. Those that have expired count until they have gone.
+    pub async fn sessions(&self, project: &ProjectId) -> Result<usize, StreamError> {
+        Ok(self.store.sessions(project).await?)
+    }
+
     /// The stream of that name, if it can be used. Does not renew it.
     pub async fn describe(&self, key: &StreamKey) -> Result<Found, StreamError> {
         let found = self.store.find(key).await?.ok_or(StreamError::NotFound)?;
@@ -162,13 +167,15 @@ pub(crate) enum Usable {
     Yes,
     /// Deleted or expired, kept for its forks.
     Retired,
-    /// Expired and not yet swept up.
+    /// Expired, or without the forks it was kept for, and not yet swept up.
     Expired,
 }
 
 impl Stream {
     pub(crate) fn usable(&self, now: Timestamp) -> Usable {
         match self.life {
+            // Its last fork has gone, and it has only not been removed yet.
+            Life::Retired if self.is_unreferenced() => Usable::Expired,
             Life::Retired => Usable::Retired,
             Life::Active if !self.is_expired(now) => Usable::Yes,
             Life::Active if self.forks > 0 => Usable::Retired,

@@ -37,6 +37,9 @@ pub trait Store: Commits<Table> {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>>;
 
+    /// How many streams of sessions a project has. Those that have expired count until they have gone.
+    fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>>;
+
     /// Keys of streams that do not keep everything, in order, after the given one. At most `limit` of them.
     fn retained<'a>(
         &'a self,
@@ -101,7 +104,7 @@ impl Stream {
     }
 
     /// Whether it is only there for its forks.
-    fn is_unreferenced(&self) -> bool {
+    pub(crate) fn is_unreferenced(&self) -> bool {
         self.life == Life::Retired && self.forks == 0
     }
 }
@@ -281,6 +284,8 @@ pub struct Table {
     streams: HashMap<StreamKey, Arc<Stream>>,
     /// Each project's id once, shared by the keys of its streams, and their ids in order.
     projects: HashMap<ProjectId, BTreeSet<StreamId>>,
+    /// How many of them are of sessions, for projects that have any.
+    sessions: HashMap<ProjectId, usize>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
     /// The same of sessions, which are swept up by themselves.
     expiring_sessions: BTreeSet<(Timestamp, StreamKey)>,
@@ -348,6 +353,11 @@ impl Table {
         ids.take_while(|id| id.as_str().starts_with(prefix)).take(limit).filter_map(found).collect()
     }
 
+    /// See [`Store::sessions`].
+    pub fn sessions(&self, project: &ProjectId) -> usize {
+        self.sessions.get(project).copied().unwrap_or(0)
+    }
+
     /// See [`Store::retained`].
     pub fn retained(&self, after: Option<&StreamKey>, limit: usize) -> Vec<StreamKey> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -378,6 +388,9 @@ impl Table {
     fn put(&mut self, key: StreamKey, stream: Arc<Stream>) {
         let key = self.count_in(key);
         self.enter(&key, Due::of(&stream));
+        if stream.owner == Owner::Session {
+            *self.sessions.entry(key.project.clone()).or_default() += 1;
+        }
         if stream.retained.is_some() {
             self.retained.insert(key.clone());
         }
@@ -439,6 +452,14 @@ impl Table {
         self.count_out(key);
         self.leave(key, Due::of(&stream));
         self.retained.remove(key);
+        if stream.owner == Owner::Session
+            && let Some(count) = self.sessions.get_mut(&key.project)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.remove(&key.project);
+            }
+        }
         Some(stream)
     }
 }
@@ -566,6 +587,10 @@ impl<S: HoldsTables<Table>> Store for S {
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
         let listed = self.look_at(|table, status| table.list(project, prefix, after, limit, status));
         std::future::ready(Ok(listed)).boxed()
+    }
+
+    fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>> {
+        std::future::ready(Ok(self.look_at(|table, _| table.sessions(project)))).boxed()
     }
 
     fn retained<'a>(

@@ -31,6 +31,9 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
+/// Sessions of one project: each takes about a kilobyte of memory.
+const SESSIONS_MAX: usize = 100_000_000;
+
 /// Sessions that a publish delivers to by itself: others wait for its commit.
 const FANOUT_MAX: usize = 100_000;
 
@@ -114,6 +117,9 @@ pub const KEYS: &[Key] = &[
     key("sessions.queue", |config, given| given.truth().map(|queue| config.sessions.queue = queue)),
     key("sessions.require_uuid", |config, given| {
         given.truth().map(|required| config.sessions.require_uuid = required)
+    }),
+    key("sessions.max_per_project", |config, given| {
+        given.count(1..=SESSIONS_MAX).map(|count| config.sessions.max_per_project = count)
     }),
     key("sessions.log_hours", |config, given| {
         let hours = given.number(1..=10 * 365 * 24)?;

@@ -10,6 +10,7 @@ mod conformance;
 mod connections;
 mod damage;
 mod durability;
+mod forks;
 mod fuzz;
 mod limits;
 mod listing;

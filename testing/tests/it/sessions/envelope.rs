@@ -101,6 +101,36 @@ async fn a_session_may_have_both_and_change_its_mind() {
 }
 
 #[tokio::test]
+async fn what_was_delivered_keeps_its_form_however_often_it_is_changed() {
+    for server in both_stores().await {
+        create(&server, "a", "application/json").await;
+        let most = tidings_model::limits::ENVELOPE_CHANGES;
+        let mut envelope = false;
+        subscribe_enveloped(&server, "alice", "a", envelope).await;
+        publish_json(&server, "a", "0").await;
+        for n in 1..=most {
+            envelope = !envelope;
+            subscribe_enveloped(&server, "alice", "a", envelope).await;
+            // Changed back and forth with nothing in between it is not changed.
+            subscribe_enveloped(&server, "alice", "a", !envelope).await;
+            subscribe_enveloped(&server, "alice", "a", envelope).await;
+            publish_json(&server, "a", &n.to_string()).await;
+        }
+        let wanted = json!({ "sessionId": "alice", "streamId": "a", "envelope": !envelope });
+        let change = || server.post("/v1/app/subscribe").json(&wanted);
+        assert_eq!(refused(change(), 429).await, "too_many_envelope_changes");
+        let hits = server.metric("tidings_limit_hits_total{limit=\"envelope_changes\"}");
+        assert_eq!(hits, Some(1.0));
+        subscribe(&server, "alice", "a").await;
+        let all = messages(&server, "alice").await;
+        assert_eq!(all.len(), most + 1);
+        for (n, message) in all.iter().enumerate() {
+            assert_eq!(message.is_object(), n % 2 == 1, "message {n}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn live_readers_and_what_the_follower_delivers_have_envelopes_too() {
     let sessions = tidings_sessions::Options { fanout_queue_threshold: 0, ..Default::default() };
     let server = server_with(sessions).await;

@@ -65,6 +65,51 @@ async fn without_the_queue_a_thousand_are_inline_and_one_more_are_skipped() {
 }
 
 #[tokio::test]
+async fn a_session_that_has_expired_is_no_subscriber_from_that_moment_on() {
+    for store in [TestStore::Memory, TestStore::Embedded] {
+        let ttl = Duration::from_secs(2);
+        let sessions = Options { ttl, queue: false, max_inline_fanout: 3, ..Options::default() };
+        let server = Harness::with(Setup { sessions, store, ..Setup::default() }).await;
+        source_with(&server, "news", 4).await;
+        server.clock.advance(Duration::from_secs(1));
+        add(&server, "news", 4..5).await;
+        assert_eq!(publish(&server, "news", "a").await, left("skipped", 5), "all five are there");
+        server.clock.advance(Duration::from_secs(1));
+        assert_eq!(publish(&server, "news", "b").await, inline(1), "four have expired");
+        assert_eq!(content(&server, "s4").await, "b");
+        server.clock.advance(Duration::from_secs(2));
+        let close = server.post("/v1/app/publish/news").header("stream-closed", "true");
+        assert_eq!(told(&answer(close).await).1, 0, "nobody is left");
+    }
+}
+
+#[tokio::test]
+async fn expired_sessions_do_not_make_a_publish_one_to_many() {
+    let server = server_with(Options { fanout_queue_threshold: 2, ..Options::default() }).await;
+    source_with(&server, "news", 3).await;
+    assert_eq!(publish(&server, "news", "a").await, left("queued", 3));
+    comes_to_have(&server, "s2", "a").await;
+    until("the follower rests", || server.server().sessions().is_at_rest()).await;
+    server.clock.advance(Duration::from_secs(1700));
+    subscribe(&server, "s2", "news").await;
+    server.clock.advance(Duration::from_secs(100));
+    assert_eq!(publish(&server, "news", "b").await, inline(1));
+    assert_eq!(content(&server, "s2").await, "ab");
+}
+
+#[tokio::test]
+async fn a_session_that_somebody_reads_is_a_subscriber_however_late_it_is_renewed() {
+    let server = server_with(Options { ttl: Duration::from_secs(2), ..Options::default() }).await;
+    source_with(&server, "news", 2).await;
+    let mut events =
+        tidings_testing::sse::Events::of(server.get("/v1/app/stream/s1?offset=-1&live=sse").await);
+    assert!(events.next().await.is_some_and(|event| event.name == "control"));
+    server.clock.advance(Duration::from_secs(3));
+    assert_eq!(publish(&server, "news", "a").await, inline(1));
+    assert_eq!(events.next().await.expect("an event").data, "a");
+}
+
+#[tokio::test]
 async fn the_borders_between_the_modes_can_be_set() {
     let queued = server_with(Options { fanout_queue_threshold: 2, ..Options::default() }).await;
     source_with(&queued, "news", 2).await;
@@ -288,6 +333,21 @@ async fn five_failures_open_the_circuit_and_the_follower_delivers_meanwhile() {
         "closed by its successes"
     );
     assert_eq!(content(&server, "s2").await, "0,1,2,3,4,5,6,7,8,");
+}
+
+#[tokio::test]
+async fn one_publish_is_one_failure_however_many_units_of_it_fail() {
+    let server = Harness::start().await;
+    source_with(&server, "news", 120).await;
+    // One in each unit of fifty: counted by units, the second publish would be the last that is inline.
+    for session in ["s0", "s55", "s110"] {
+        close(&server, session).await;
+    }
+    for n in 0..5 {
+        let told = publish(&server, "news", "x").await;
+        assert_eq!(told, ("inline".to_owned(), 120, 117, 3), "publish {n}");
+    }
+    assert_eq!(publish(&server, "news", "x").await, left("circuit-open", 120));
 }
 
 async fn source_with_shared(server: &Harness, source: &str) {

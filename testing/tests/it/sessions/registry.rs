@@ -140,6 +140,77 @@ async fn sessions_and_streams_are_kept_apart() {
 }
 
 #[tokio::test]
+async fn reserved_ids_are_refused_by_every_way_in() {
+    let server = Harness::start().await;
+    create(&server, "news", "text/plain").await;
+    let put = |id: &str| server.put(&format!("/v1/app/stream/{id}")).header("content-type", "text/plain");
+    for id in ["__ds", "__ds/x", "session:x"] {
+        assert_eq!(refused(put(id), 400).await, "reserved_id", "{id}");
+        let fork = put(id).header("stream-forked-from", "/v1/app/stream/news");
+        assert_eq!(refused(fork, 400).await, "reserved_id", "{id}");
+        assert_eq!(status(&server, &format!("/v1/app/stream/{id}")).await, 404, "{id}");
+        refused(publishing(&server, id, "x"), 404).await;
+    }
+    assert_eq!(refused(subscribing(&server, "__ds", "news"), 400).await, "reserved_id");
+    assert_eq!(refused(unsubscribing(&server, "__ds", "news"), 400).await, "reserved_id");
+    for path in ["/v1/app/session/__ds", "/v1/app/session/__ds/touch"] {
+        let method = if path.ends_with("touch") { Method::POST } else { Method::GET };
+        assert_eq!(refused(server.request(method, path), 400).await, "reserved_id", "{path}");
+    }
+    for id in [".", "..", "%2e", "%2E%2e", ".%2e"] {
+        assert_eq!(refused(subscribing(&server, id, "news"), 400).await, "invalid_session_id", "{id}");
+        assert_eq!(refused(unsubscribing(&server, id, "news"), 400).await, "invalid_session_id", "{id}");
+    }
+    for id in ["...", ".a", "a..", "%2e%2e%2e"] {
+        let path =
+            subscribe(&server, id, "news").await["sessionStreamPath"].as_str().expect("text").to_owned();
+        assert_eq!(status(&server, &path).await, 200, "{path}");
+    }
+    let listed = body(server.get("/v1/app/streams?sessions=true").await).await;
+    let ids: Vec<_> = listed["streams"].as_array().expect("a list").iter().map(|one| &one["id"]).collect();
+    assert_eq!(ids, ["%2e%2e%2e", "...", ".a", "a..", "news"]);
+}
+
+#[tokio::test]
+async fn a_project_has_so_many_sessions() {
+    for store in [TestStore::Memory, TestStore::Embedded] {
+        let sessions = tidings_sessions::Options { max_per_project: 3, ..Default::default() };
+        let server = Harness::with(Setup { sessions, store, ..Setup::default() }).await;
+        create(&server, "news", "text/plain").await;
+        let all = (0..12).map(|n| subscribing(&server, &format!("s{n}"), "news").send());
+        let all = futures_util::future::join_all(all).await;
+        let begun = all.iter().filter(|one| one.as_ref().is_ok_and(|one| one.status() == 201)).count();
+        assert!(begun <= 3, "{begun} at the same time");
+        for n in 0..3 {
+            subscribe(&server, &format!("s{n}"), "news").await;
+            // Those that came first among the twelve are in the way.
+            if publish(&server, "news", "x").await.1 == 3 {
+                break;
+            }
+        }
+        assert_eq!(publish(&server, "news", "x").await, inline(3));
+        assert_eq!(refused(subscribing(&server, "more", "news"), 429).await, "too_many_sessions");
+        let hits = server.metric("tidings_limit_hits_total{limit=\"sessions_per_project\"}");
+        assert!(hits.is_some_and(|hits| hits >= 1.0), "{hits:?}");
+        let put = server.put("/v1/other/stream/news").header("content-type", "text/plain");
+        assert_eq!(answer(put).await.status(), 201);
+        let pair = json!({ "sessionId": "more", "streamId": "news" });
+        assert_eq!(
+            answer(server.post("/v1/other/subscribe").json(&pair)).await.status(),
+            201,
+            "its own count"
+        );
+        let server = if matches!(store, TestStore::Embedded) { server.restart().await } else { server };
+        assert_eq!(refused(subscribing(&server, "more", "news"), 429).await, "too_many_sessions");
+        let listed = body(server.get("/v1/app/streams?sessions=true&prefix=s").await).await;
+        let one = listed["streams"][0]["id"].as_str().expect("an id").to_owned();
+        let ended = server.request(Method::DELETE, &format!("/v1/app/session/{one}"));
+        assert_eq!(answer(ended).await.status(), 204);
+        assert_eq!(subscribe(&server, "more", "news").await["isNewSession"], true);
+    }
+}
+
+#[tokio::test]
 async fn ids_of_sessions_and_streams_are_checked() {
     let server = Harness::start().await;
     create(&server, "news:eu.1_x-2", "text/plain").await;

@@ -21,8 +21,8 @@ use tidings_sessions::{
     Table as SessionTable, Undelivered,
 };
 use tidings_streams::{
-    AppendRequest, Body, ContentType, CreateRequest, Found, From, Owner, Retention, StreamKey, Streams,
-    Table as StreamTable,
+    AppendRequest, Body, Cleared, ContentType, CreateRequest, ForkRequest, Found, From, Owner, Retention,
+    StreamError, StreamKey, Streams, Table as StreamTable,
 };
 use tidings_testing::until;
 
@@ -180,6 +180,71 @@ async fn the_follower_removes_sessions_that_are_missing_and_goes_on() {
     assert_eq!(bench.subscribers().await, 4);
     for session in ["s0", "s1", "s3", "s4"] {
         assert_eq!(bench.content(session).await, "a");
+    }
+}
+
+#[tokio::test]
+async fn the_follower_does_not_deliver_to_sessions_that_have_expired_meanwhile() {
+    let bench = Bench::with(queued(), 5).await;
+    bench.clock.advance(Duration::from_secs(1000));
+    bench.sessions.touch(&key("s3")).await.expect("there");
+    assert_eq!(bench.publish("a").await, Fanout { mode: Mode::Queued, count: 5, successes: 0, failures: 0 });
+    let expired = bench.log("s0").await;
+    bench.clock.advance(Duration::from_secs(800));
+    bench.follow().await;
+    assert_eq!(bench.subscribers().await, 1);
+    assert_eq!(bench.content("s3").await, "a");
+    let left = bench.store.status(expired).await;
+    assert!(matches!(left, Err(ReadError::NoSuchLog(_))), "{left:?}");
+}
+
+#[tokio::test]
+async fn more_sessions_than_one_commit_ends_have_expired_and_none_of_them_counts() {
+    let most = tidings_model::limits::ENDED_PER_COMMIT;
+    let bench = Bench::with(Options { queue: false, ..Options::default() }, most + 2).await;
+    bench.clock.advance(Duration::from_secs(1799));
+    bench.sessions.touch(&key("s7")).await.expect("there");
+    bench.clock.advance(Duration::from_secs(1));
+    let told = bench.publish("a").await;
+    assert_eq!(told, Fanout { mode: Mode::Inline, count: 1, successes: 1, failures: 0 });
+    assert_eq!(bench.streams.sessions(&project()).await.expect("readable"), 1);
+}
+
+#[tokio::test]
+async fn the_streams_of_a_project_end_many_in_one_commit() {
+    let bench = Bench::with(Options::default(), 40).await;
+    for n in 0..60 {
+        bench.create(&format!("plain{n}"), "text/plain", Retention::default()).await;
+    }
+    let fork = |source: &str| CreateRequest {
+        content_type: None,
+        retention: Retention::default(),
+        expiry: None,
+        body: Bytes::new(),
+        then: Then::StayOpen,
+        fork: Some(ForkRequest { source: key(source), offset: None, sub_offset: 0 }),
+    };
+    // In the order of their names a source comes before its fork, and a fork before its source.
+    bench.streams.create(&key("plain1.fork"), &fork("plain1")).await.expect("created");
+    bench.streams.create(&key("a.fork"), &fork("plain2")).await.expect("created");
+    let other = StreamKey { project: ProjectId::parse("other").expect("a valid id"), id: id("stays") };
+    let stays = CreateRequest { fork: None, ..fork("plain1") };
+    bench.streams.create(&other, &stays).await.expect("created");
+    // The offset of a record begins with the number of its commit.
+    let number = async || {
+        let content = ContentType::parse("application/octet-stream").expect("valid");
+        let (body, conditions) = (Body::Content(content, Bytes::from_static(b"x")), Conditions::default());
+        let append = AppendRequest { body, conditions, then: Then::StayOpen };
+        bench.streams.append(&other, &append).await.expect("appended").next.parts().0.get()
+    };
+    let before = number().await;
+    while bench.streams.clear(&project()).await.expect("cleared") == Cleared::InPart {}
+    let commits = number().await - before - 1;
+    assert!((1..10).contains(&commits), "{commits} commits for 103 streams");
+    assert!(bench.streams.describe(&other).await.is_ok());
+    for name in ["news", "s0", "plain1", "plain1.fork", "plain2", "a.fork"] {
+        let gone = bench.streams.describe(&key(name)).await;
+        assert!(matches!(gone, Err(StreamError::NotFound)), "{name}: {gone:?}");
     }
 }
 
@@ -383,6 +448,15 @@ impl Store for Failing {
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
         Store::behind(&self.store)
     }
+
+    fn lapsed(
+        &self,
+        source: LogId,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
+        Store::lapsed(&self.store, source, now, limit)
+    }
 }
 
 #[tokio::test]
@@ -498,6 +572,10 @@ impl tidings_streams::Store for Stuck {
         self.store.list(project, prefix, after, limit)
     }
 
+    fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>> {
+        self.store.sessions(project)
+    }
+
     fn retained<'a>(
         &'a self,
         after: Option<&'a StreamKey>,
@@ -586,6 +664,15 @@ impl Store for Interrupted {
 
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
         Store::behind(&self.store)
+    }
+
+    fn lapsed(
+        &self,
+        source: LogId,
+        now: Timestamp,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
+        Store::lapsed(&self.store, source, now, limit)
     }
 }
 

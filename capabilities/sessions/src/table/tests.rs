@@ -1,0 +1,186 @@
+use std::time::Duration;
+
+use tidings_model::ProjectId;
+use tidings_streams::{ContentType, Expiry, Stream};
+
+use super::*;
+
+const SESSION: LogId = LogId::new(1);
+
+/// The session hears a source in envelopes, from this second on.
+fn hear(table: &mut Table, source: u64, second: u64, unreadable: Option<u64>) -> Result<(), Declined> {
+    let time = |second: u64| Timestamp::from_millis(second * 1000);
+    let change = Change::Subscribe {
+        session: SESSION,
+        session_is: if table.session(SESSION).is_some() { Is::There } else { Is::New },
+        source: LogId::new(source),
+        id: StreamId::parse(&format!("s{source}")).expect("a valid id"),
+        at: time(second),
+        since: Position::ZERO,
+        envelope: Some(true),
+        unreadable: unreadable.map(time),
+    };
+    table.judge(&change)?;
+    table.apply(change);
+    Ok(())
+}
+
+fn leave(table: &mut Table, source: u64) {
+    table.apply(Change::Unsubscribe { session: SESSION, source: LogId::new(source) });
+}
+
+fn knows(table: &Table, source: u64) -> bool {
+    table.session(SESSION).is_some_and(|session| session.of(LogId::new(source)).is_some())
+}
+
+#[test]
+fn what_a_session_has_left_is_known_until_nobody_can_read_it() {
+    let mut table = Table::default();
+    for source in [10, 11] {
+        hear(&mut table, source, 100, None).expect("there is room");
+    }
+    leave(&mut table, 10);
+    hear(&mut table, 12, 200, Some(150)).expect("there is room");
+    assert!(knows(&table, 10), "it may have got something until second 200");
+    hear(&mut table, 12, 300, Some(199)).expect("it hears it");
+    assert!(knows(&table, 10));
+    hear(&mut table, 12, 301, Some(200)).expect("it hears it");
+    assert!(!knows(&table, 10));
+    assert!(knows(&table, 11), "it still hears that");
+}
+
+#[test]
+fn what_a_session_has_left_takes_no_room_from_what_it_hears() {
+    let mut table = Table::default();
+    let most = limits::SOURCES_PER_SESSION as u64;
+    let others = 10_000..10_000 + most;
+    for source in others.clone() {
+        hear(&mut table, source, source, None).expect("there is room");
+    }
+    assert_eq!(hear(&mut table, 1000, 20_000, None), Err(Declined::TooManySources));
+    assert_eq!(hear(&mut table, 10_000, 20_000, None), Ok(()), "it hears that already");
+    for source in others.clone() {
+        leave(&mut table, source);
+    }
+    hear(&mut table, 1000, 20_000, None).expect("there is room");
+    assert!(others.clone().all(|source| knows(&table, source)));
+    leave(&mut table, 1000);
+    // Nothing that can be read is forgotten: when too much is to be known, there is no room for more.
+    let further = 1001..1001 + limits::LEFT_PER_SESSION as u64 - 1;
+    for source in further.clone() {
+        hear(&mut table, source, 20_000, None).expect("there is room");
+        leave(&mut table, source);
+    }
+    assert_eq!(hear(&mut table, 5000, 20_000, None), Err(Declined::TooManyLeft));
+    assert!(others.clone().chain([1000]).chain(further).all(|source| knows(&table, source)));
+    assert_eq!(hear(&mut table, 10_000, 20_000, None), Ok(()), "it knows that one");
+    hear(&mut table, 5000, 30_000, Some(20_000)).expect("what it left cannot be read any more");
+}
+
+fn name(source: u64) -> StreamKey {
+    let id = StreamId::parse(&format!("s{source}")).expect("a valid id");
+    StreamKey { project: ProjectId::default_project(), id }
+}
+
+#[test]
+fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at_a_time() {
+    const SOURCE: LogId = LogId::new(10);
+    let sessions = (1000..2000).map(LogId::new);
+    let mut table = Table::default();
+    for session in sessions.clone() {
+        let change = Change::Subscribe {
+            session,
+            session_is: Is::New,
+            source: SOURCE,
+            id: name(10).id,
+            at: Timestamp::from_millis(1000),
+            since: Position::ZERO,
+            // Of these it is kept how their records are shown.
+            envelope: Some(session.get() % 2 == 0),
+            unreadable: None,
+        };
+        table.judge(&change).expect("there is room");
+        table.apply(change);
+    }
+    let cause = tidings_streams::table::Cause::Deleted;
+    table.heed(&tidings_streams::Change::Remove { key: name(10), log: SOURCE, cause });
+    assert!(table.attached() >= 1000 - limits::DETACHED_PER_CHANGE, "{}", table.attached());
+    assert!(table.source(SOURCE).is_none());
+    let hears = |table: &Table, session| {
+        let row = table.session(session).expect("there");
+        let shown = row.of(SOURCE).is_some_and(|row| row.envelope_at(Position::new(1)));
+        (row.subscriptions().count(), shown)
+    };
+    let as_it_was = |table: &Table| {
+        for session in sessions.clone() {
+            assert_eq!(hears(table, session), (0, session.get() % 2 == 0), "{session}");
+        }
+    };
+    as_it_was(&table);
+    // What is written down meanwhile has nothing of it.
+    let mut again = Table::default();
+    table.written().into_iter().for_each(|change| again.apply(change));
+    assert_eq!(again.attached(), 0);
+    as_it_was(&again);
+    // One of them goes on, and one ends.
+    hear(&mut table, 11, 2, None).expect("it is another session");
+    table.heed(&tidings_streams::Change::Remove { key: name(1), log: LogId::new(1001), cause });
+    assert!(table.session(LogId::new(1001)).is_none());
+    let mut changes = 0;
+    while table.attached() > 0 {
+        let before = table.attached();
+        table.apply(Change::Expect { source: SOURCE, expected: Expected::Nobody });
+        assert!((1..=limits::DETACHED_PER_CHANGE).contains(&(before - table.attached())));
+        changes += 1;
+    }
+    assert!(changes > 5, "{changes}");
+    for session in sessions.clone().filter(|session| session.get() != 1001) {
+        assert_eq!(hears(&table, session), (0, session.get() % 2 == 0), "{session}");
+    }
+}
+
+#[test]
+fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed() {
+    for many in [3, 2 * FEW_TARGETS as u64] {
+        let mut table = Table::default();
+        let time = Timestamp::from_millis;
+        for n in 0..many {
+            let log = LogId::new(100 + n);
+            let stream = Stream {
+                log,
+                content_type: ContentType::octet_stream(),
+                expiry: Expiry::Idle(Duration::from_secs(1)),
+                expires_at: Some(time(1000 + n)),
+                created_at: time(0),
+                fork: None,
+                forks: 0,
+                life: Life::Active,
+                owner: Owner::Session,
+                retained: None,
+            };
+            table.heed(&tidings_streams::Change::Create { key: name(100 + n), stream });
+            table.enter(log, LogId::new(10), name(10).id, Position::ZERO);
+        }
+        let lapsed = |table: &Table, now| -> Vec<u64> {
+            let lapsed = table.lapsed(LogId::new(10), time(now), 1000);
+            assert!(lapsed.iter().all(|(log, key)| *key == name(log.get())));
+            lapsed.iter().map(|(log, _)| log.get()).collect()
+        };
+        assert!(lapsed(&table, 999).is_empty());
+        assert_eq!(lapsed(&table, 1001), [100, 101]);
+        assert_eq!(table.lapsed(LogId::new(11), time(1001), 1000), [], "another source");
+        assert_eq!(table.lapsed(LogId::new(10), time(1001), 1).len(), 1);
+        let renew = |log: u64, at| tidings_streams::Change::Renew {
+            key: name(log),
+            log: LogId::new(log),
+            expires_at: time(at),
+        };
+        table.heed(&renew(100, 1_000_000));
+        table.heed(&renew(100, 500));
+        assert_eq!(lapsed(&table, 1001), [101], "a renewal never takes time away");
+        let cause = tidings_streams::table::Cause::Deleted;
+        table.heed(&tidings_streams::Change::Remove { key: name(101), log: LogId::new(101), cause });
+        assert!(lapsed(&table, 1001).is_empty());
+        assert_eq!(lapsed(&table, 1002), [102]);
+    }
+}
