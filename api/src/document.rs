@@ -138,8 +138,9 @@ const SESSION: &[(u16, &str)] = &[
     (413, "`body_too_large`."),
     (
         429,
-        "`too_many_subscriptions`, `too_many_subscribers`: there are as many as there may be; `too_many_requests`: \
-         `Retry-After` says when to come again.",
+        "`too_many_subscriptions`, `too_many_left`, `too_many_subscribers`, `too_many_sessions`: there are as many as there \
+         may be; `too_many_envelope_changes`: it was changed as often as it may be; `too_many_requests`: `Retry-After` says \
+         when to come again.",
     ),
     (500, "`internal`: our fault."),
     (503, "`contended`: not now."),

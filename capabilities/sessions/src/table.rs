@@ -667,15 +667,22 @@ impl Table {
         Arc::make_mut(row).progress = progress;
     }
 
-    fn restore_session(&mut self, session: LogId, mut subscriptions: Vec<Subscription>) {
-        for subscription in &mut subscriptions {
-            let Subscription { source, state, .. } = *subscription;
-            if let (Hearing::Active, Some(row)) = (state, self.sources.get_mut(&source)) {
-                Arc::make_mut(row).targets.insert(session);
-                subscription.id = row.id.clone();
+    fn restore_session(&mut self, session: LogId, subscriptions: Vec<Subscription>) {
+        let mut row = Session { subscriptions };
+        let mut gone = Vec::new();
+        for subscription in &mut row.subscriptions {
+            match (subscription.state, self.sources.get_mut(&subscription.source)) {
+                (Hearing::Active, Some(row)) => {
+                    Arc::make_mut(row).targets.insert(session);
+                    subscription.id = row.id.clone();
+                }
+                // The source had ended, and the row had not been changed yet when it was written down.
+                (Hearing::Active, None) => gone.push(subscription.source),
+                (Hearing::Ended { .. }, _) => {}
             }
         }
-        self.sessions.insert(session, Arc::new(Session { subscriptions }));
+        gone.into_iter().for_each(|source| row.end(source));
+        self.sessions.insert(session, Arc::new(row));
     }
 }
 

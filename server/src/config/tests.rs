@@ -237,10 +237,11 @@ fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
     assert_eq!(defaults.cleanup_interval, Duration::from_secs(300));
     assert_eq!((defaults.queue, defaults.require_uuid), (true, false));
     assert_eq!(defaults.keep, Duration::from_secs(24 * 60 * 60));
+    assert_eq!(defaults.max_per_project, 1_000_000);
     let text = "[sessions]\nttl_seconds = 1\nfanout_batch_size = 2\nfanout_queue_threshold = 3\n\
         fanout_queue_batch_size = 4\nmax_inline_fanout = 5\nfanout_rpc_timeout_ms = 6\n\
         circuit_breaker_failure_threshold = 7\ncircuit_breaker_recovery_ms = 8\ncleanup_interval_seconds = 9\n\
-        queue = false\nrequire_uuid = true\nlog_hours = 10\n";
+        queue = false\nrequire_uuid = true\nlog_hours = 10\nmax_per_project = 11\n";
     let set = read(text).expect("good").sessions;
     let expected = tidings_sessions::Options {
         ttl: Duration::from_secs(1),
@@ -257,6 +258,7 @@ fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
         queue: false,
         require_uuid: true,
         keep: Duration::from_secs(36_000),
+        max_per_project: 11,
         ..tidings_sessions::Options::default()
     };
     assert_eq!(set, expected);

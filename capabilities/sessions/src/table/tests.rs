@@ -122,6 +122,12 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
     table.written().into_iter().for_each(|change| again.apply(change));
     assert_eq!(again.attached(), 0);
     as_it_was(&again);
+    // Nor has what is made of the rows as they are.
+    let mut raw = Table::default();
+    for (&session, row) in table.sessions.iter() {
+        raw.apply(Change::RestoreSession { session, subscriptions: row.subscriptions.clone() });
+    }
+    as_it_was(&raw);
     // One of them goes on, and one ends.
     hear(&mut table, 11, 2, None).expect("it is another session");
     table.heed(&tidings_streams::Change::Remove { key: name(1), log: LogId::new(1001), cause });

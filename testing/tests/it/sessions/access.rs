@@ -128,18 +128,21 @@ async fn strangers_are_told_apart_from_those_who_may_not() {
         assert_eq!(answer.status(), 401, "{name}");
         assert_eq!(body(answer).await["error"]["code"], "token_missing", "{name}");
     }
-    let foreign = Claims {
-        project: ProjectId::parse("other").expect("a valid id"),
-        user: None,
-        scope: Scope::Manage,
-        expires_at: server.clock.now() + Duration::from_secs(3600),
-        not_before: None,
-        resources: Resources::default(),
-    };
-    let foreign = foreign.sign(&Key::parse("the-signing-key-of-other").expect("a valid key"));
-    for (name, request) in requests(&server, "alice") {
-        let status = answer(request.bearer_auth(&foreign)).await.status().as_u16();
-        assert!(matches!(status, 401 | 403), "{name}: {status}");
+    let lives = Duration::from_secs(3600);
+    let all = |lives| claims(&server, Scope::Manage, Resources::default(), lives);
+    let foreign = Claims { project: ProjectId::parse("other").expect("a valid id"), ..all(lives) };
+    let key = |text| Key::parse(text).expect("a valid key");
+    let refused = [
+        ("of another project", foreign.sign(&key("the-signing-key-of-other")), 403, "wrong_project"),
+        ("forged", all(lives).sign(&key("the-signing-key-of-other")), 401, "unauthorized"),
+        ("expired", all(Duration::ZERO).sign(&key(KEY)), 401, "token_expired"),
+    ];
+    for (what, token, status, code) in refused {
+        for (name, request) in requests(&server, "alice") {
+            let answer = answer(request.bearer_auth(&token)).await;
+            assert_eq!(answer.status().as_u16(), status, "{what}: {name}");
+            assert_eq!(body(answer).await["error"]["code"], code, "{what}: {name}");
+        }
     }
 }
 
