@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use reqwest::Client;
 use tidings_embedded::{Embedded, Folder};
 use tidings_engine::log::{Commit, Commits, Operation, Then};
 use tidings_engine::{Bus, Clock, ManualClock};
@@ -13,6 +12,7 @@ use tidings_streams::table::Cause;
 use tidings_streams::{
     Change, CreateRequest, ForkRequest, Retention, StreamError, StreamKey, Streams, Table,
 };
+use tidings_testing::http::Client;
 
 fn key(id: &str) -> StreamKey {
     StreamKey { project: ProjectId::default_project(), id: StreamId::parse(id).expect("a valid id") }
@@ -32,7 +32,7 @@ fn request(source: Option<&str>) -> CreateRequest {
 /// The streams of a server that goes at a moment of its choice.
 async fn leave_behind(folder: &std::path::Path, clock: &ManualClock) {
     let (bus, shared): (_, Arc<dyn Clock>) = (Bus::new(), Arc::new(clock.clone()));
-    let disk = Arc::new(Folder::new(folder.to_owned()));
+    let disk = Arc::new(Folder::make(folder).expect("a folder"));
     let store =
         Embedded::<Ledger>::open(disk, Default::default(), bus.clone(), shared.clone()).expect("opened");
     let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default());

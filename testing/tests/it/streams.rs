@@ -250,7 +250,7 @@ async fn an_answer_that_fails_leaves_no_stream_behind() {
 #[tokio::test]
 async fn an_array_of_millions_is_refused_by_its_count_wherever_json_is_appended() {
     let server = Harness::start().await;
-    let json = |request: reqwest::RequestBuilder| request.header("content-type", "application/json");
+    let json = |request: http::RequestBuilder| request.header("content-type", "application/json");
     let created = json(server.put("/v1/app/stream/s")).send().await.expect("an answer");
     assert_eq!(created.status(), 201);
     // The end is missing: that the count is told and not that shows that nobody read so far.
