@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use reqwest::{Client, StatusCode};
+use tidings_testing::http::{Client, StatusCode};
 use tidings_testing::{Exit, Launch, Process, eventually};
 
 const RECORD: usize = 4 << 20;
@@ -92,7 +92,7 @@ async fn a_damaged_log_of_a_killed_server_is_refused_by_name() {
     server.kill().await;
     damage_the_log(server.data()).await;
     let server = server.restart().await;
-    let read = reqwest::get(server.url("/v1/stream/s?offset=-1")).await.expect("an answer");
+    let read = tidings_testing::http::get(server.url("/v1/stream/s?offset=-1")).await.expect("an answer");
     assert_eq!(read.status(), StatusCode::OK, "what is left is served");
 }
 
