@@ -1,11 +1,10 @@
 //! What is stored of projects, how it changes, and what a store must be able to answer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, HoldsTables, StoreError};
+use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, StoreError};
 use tidings_model::{Pattern, ProjectId, limits};
 
 use crate::{AdminDigest, Key, Kid};
@@ -220,8 +219,29 @@ impl log::Change for Change {
 /// All projects that are stored.
 #[derive(Debug, Default)]
 pub struct Table {
-    projects: BTreeMap<ProjectId, Arc<Project>>,
+    projects: SnapshotMap<ProjectId, Arc<Project>>,
     admin: Option<AdminDigest>,
+    /// The admin key of a snapshot, until it is read.
+    admin_before: Option<AdminDigest>,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub enum Row {
+    /// A project.
+    Project(ProjectId, Arc<Project>),
+    /// What is known of the admin key.
+    Admin(AdminDigest),
+}
+
+impl Row {
+    /// The change that makes the row.
+    pub fn restored(self) -> Change {
+        match self {
+            Self::Project(project, is) => Change::Restore { project, is: Project::clone(&is) },
+            Self::Admin(digest) => Change::SetAdmin(digest),
+        }
+    }
 }
 
 impl Table {
@@ -238,6 +258,27 @@ impl Table {
     /// What is known of the admin key.
     pub fn admin(&self) -> Option<AdminDigest> {
         self.admin
+    }
+
+    /// Begins a snapshot of all that is stored now.
+    pub fn begin_snapshot(&mut self) {
+        self.admin_before = self.admin;
+        self.projects.begin_snapshot();
+    }
+
+    /// Gives the snapshot up, if there is one.
+    pub fn end_snapshot(&mut self) {
+        self.admin_before = None;
+        self.projects.end_snapshot();
+    }
+
+    /// The next rows of the snapshot; none when it is over. Looks at so many at most.
+    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        if let Some(digest) = self.admin_before.take() {
+            return Some(vec![Row::Admin(digest)]);
+        }
+        let rows = self.projects.next_rows(most)?;
+        Some(rows.into_iter().map(|(id, project)| Row::Project(id, project)).collect())
     }
 
     fn active(&self, id: &ProjectId) -> Result<&Project, Declined> {
@@ -257,7 +298,7 @@ impl Table {
     }
 
     fn edit(&mut self, id: ProjectId) -> &mut Project {
-        Arc::make_mut(self.projects.entry(id).or_default())
+        Arc::make_mut(self.projects.or_insert_with(id, Arc::default))
     }
 }
 

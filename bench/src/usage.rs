@@ -30,6 +30,16 @@ impl Usage {
         })
     }
 
+    /// Forgets the peak of this process's memory: it counts anew from what is resident now.
+    pub fn forget_peak() -> std::io::Result<()> {
+        fs::write("/proc/self/clear_refs", "5")
+    }
+
+    /// Bytes of memory that this process had at its peak.
+    pub fn peak() -> f64 {
+        field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:") * 1024.0
+    }
+
     fn of_one(pid: &str) -> Self {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
         let stat = read("stat");

@@ -154,6 +154,11 @@ impl UserId {
         Ok(Self(text.into()))
     }
 
+    /// The id that sorts before all others: of the characters that are allowed, none is below the space.
+    pub fn least() -> Self {
+        Self(" ".into())
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -201,8 +206,9 @@ mod tests {
             assert!(parsed.iter().all(|one| *one == parsed[0]), "{text:?}");
             parsed[0]
         };
-        for good in ["a", "did:plc:abc/d", "übung 1", &"x".repeat(256)] {
+        for good in ["a", " ", "did:plc:abc/d", "übung 1", &"x".repeat(256)] {
             assert!(parses(good), "{good:?}");
+            assert!(UserId::least() <= UserId::parse(good).expect("good"), "{good:?}");
         }
         for bad in ["", "a\n", "\0", "\u{85}", &"x".repeat(257)] {
             assert!(!parses(bad), "{bad:?}");

@@ -155,7 +155,22 @@ const PROJECTS: u8 = 2;
 const SESSIONS: u8 = 3;
 const ROOMS: u8 = 4;
 
+/// A row of one part.
+#[derive(Debug)]
+pub enum Row {
+    /// Of streams.
+    Streams(tidings_streams::table::Row),
+    /// Of sessions.
+    Sessions(tidings_sessions::table::Row),
+    /// Of rooms.
+    Rooms(tidings_rooms::table::Kept),
+    /// Of projects.
+    Projects(tidings_auth::table::Row),
+}
+
 impl StoredTables for Ledger {
+    type Row = Row;
+
     fn encode(change: &Change, out: &mut Vec<u8>) {
         match change {
             Change::Streams(change) => {
@@ -187,12 +202,55 @@ impl StoredTables for Ledger {
         }
     }
 
-    fn dump(&self) -> Vec<Change> {
-        let streams = self.streams.dump().into_iter().map(Change::Streams);
-        let sessions = StoredTables::dump(&self.sessions).into_iter().map(Change::Sessions);
-        let rooms = self.rooms.dump().into_iter().map(Change::Rooms);
-        let projects = self.projects.dump().into_iter().map(Change::Projects);
-        streams.chain(sessions).chain(rooms).chain(projects).collect()
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            Change::Streams(change) => self.streams.takes_space(change),
+            Change::Sessions(change) => self.sessions.takes_space(change),
+            Change::Rooms(change) => self.rooms.takes_space(change),
+            Change::Projects(change) => self.projects.takes_space(change),
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        self.streams.begin_snapshot();
+        self.sessions.begin_snapshot();
+        self.rooms.begin_snapshot();
+        self.projects.begin_snapshot();
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        if let Some(rows) = self.streams.next_rows(most) {
+            return Some(rows.into_iter().map(Row::Streams).collect());
+        }
+        if let Some(rows) = self.sessions.next_rows(most) {
+            return Some(rows.into_iter().map(Row::Sessions).collect());
+        }
+        if let Some(rows) = self.rooms.next_rows(most) {
+            return Some(rows.into_iter().map(Row::Rooms).collect());
+        }
+        Some(self.projects.next_rows(most)?.into_iter().map(Row::Projects).collect())
+    }
+
+    fn end_snapshot(&mut self) {
+        self.streams.end_snapshot();
+        self.sessions.end_snapshot();
+        self.rooms.end_snapshot();
+        self.projects.end_snapshot();
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        match row {
+            Row::Streams(row) => {
+                tidings_streams::Table::restore(row, &mut |one| change(Change::Streams(one)));
+            }
+            Row::Sessions(row) => {
+                tidings_sessions::Table::restore(row, &mut |one| change(Change::Sessions(one)));
+            }
+            Row::Rooms(row) => tidings_rooms::Table::restore(row, &mut |one| change(Change::Rooms(one))),
+            Row::Projects(row) => {
+                tidings_auth::Table::restore(row, &mut |one| change(Change::Projects(one)));
+            }
+        }
     }
 
     fn is_only_judged(change: &Change) -> bool {

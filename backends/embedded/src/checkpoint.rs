@@ -1,17 +1,18 @@
 //! How a store is found again: the manifest, and what was known of logs and tables when segments were written.
 //!
 //! A checkpoint is a *base* and the *deltas* since. A delta has what one generation changed; when the deltas outgrow the
-//! base, both are melted into a new base. The *manifest* names all files that count, and up to which commit they
+//! base, a new base is written from a snapshot of what is in memory, some rows at a time, and takes the place of all. The *manifest* names all files that count, and up to which commit they
 //! go; it is replaced as a whole. What came after it is in the write-ahead log.
 
 use std::io;
+use std::sync::RwLock;
 
 use bytes::Bytes;
 use tidings_engine::log::{Append, Conditions, LogParts, LogState, Status, Then, Weight};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
-use crate::codec::{Garbled, Put, Take, checksum};
-use crate::disk::Disk;
+use crate::codec::{Checksum, Garbled, Put, Take, checksum};
+use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
 use crate::state::{Generation, Reached, Slot, State};
 use crate::tables::{Numbers, StoredTables};
@@ -24,13 +25,24 @@ pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
 const MAGIC: &[u8; 8] = b"tidingsM";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const CREATED: u8 = 1;
 const STAMPED: u8 = 2;
 const TRIMMED: u8 = 3;
 const ENDED: u8 = 4;
 const CHANGED: u8 = 5;
+
+/// What a base has, one after the other.
+const LOG: u8 = 1;
+const TABLE: u8 = 2;
+
+/// Rows of a snapshot that are gathered under the store's lock at a time: a fraction of a millisecond.
+const SNAPSHOT_ROWS: usize = 512;
+/// Bytes gathered before they are written.
+const BUFFER: usize = 1 << 20;
+/// Bytes of a file before its content: letters, version, checksum.
+const HEAD: usize = 16;
 
 /// Which files make up a store, and how far they go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,6 +171,11 @@ impl Manifest {
 pub struct Delta(Vec<u8>);
 
 impl Delta {
+    /// Its size so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     /// A log began.
     pub fn created(&mut self, log: LogId, tail: Position) {
         self.0.byte(CREATED);
@@ -202,39 +219,60 @@ impl Delta {
 
 /// Writes what a generation changed as a delta. Returns its size.
 pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Result<u64> {
-    let mut out = Vec::with_capacity(generation.delta.0.len() + generation.reached.len() * 20);
-    out.bytes(&generation.delta.0);
-    out.number(generation.reached.len() as u64);
+    let mut file = Writer::create(disk, id)?;
+    let delta = &generation.delta.0;
+    file.buffer.number(delta.len() as u64);
+    file.flush(0)?;
+    file.write(delta)?;
+    file.buffer.number(generation.reached.len() as u64);
     for &Reached { log, tail, total } in &generation.reached {
-        out.log(log);
-        out.position(tail);
-        put_weight(&mut out, total);
+        file.buffer.log(log);
+        file.buffer.position(tail);
+        put_weight(&mut file.buffer, total);
+        file.flush(BUFFER)?;
     }
-    store_file(disk, id, &out)
+    file.finish(disk)
 }
 
-/// Writes all that is known as a base. Returns its size.
-pub fn store_base<T: StoredTables>(disk: &dyn Disk, id: u64, state: &State<T>) -> io::Result<u64> {
-    let mut out = Vec::new();
-    out.number(state.logs.len() as u64);
-    for (log, slot) in state.logs.iter() {
-        out.log(log);
-        put_state(&mut out, &slot.state);
+/// Writes the snapshot that has begun as a base, and ends it. The store's lock is taken again and again, each time to gather
+/// a few rows. Returns the size of the base.
+pub fn store_base<T: StoredTables>(
+    disk: &dyn Disk,
+    id: u64,
+    numbers: &Numbers,
+    state: &RwLock<State<T>>,
+) -> io::Result<u64> {
+    let state = || state.write().expect("nobody panics while writing");
+    let mut file = Writer::create(disk, id)?;
+    file.buffer.number(numbers.ranges().len() as u64);
+    for (first, last) in numbers.ranges() {
+        file.buffer.number(first);
+        file.buffer.number(last);
     }
-    out.number(state.numbers.ranges().len() as u64);
-    for (first, last) in state.numbers.ranges() {
-        out.number(first);
-        out.number(last);
+    loop {
+        let Some(logs) = state().logs.next_rows(SNAPSHOT_ROWS) else { break };
+        for (log, known) in logs {
+            file.buffer.byte(LOG);
+            file.buffer.log(log);
+            put_state(&mut file.buffer, &known);
+            file.flush(BUFFER)?;
+        }
     }
-    let changes = state.tables.dump();
-    out.number(changes.len() as u64);
     let mut bytes = Vec::new();
-    for change in &changes {
-        bytes.clear();
-        T::encode(change, &mut bytes);
-        out.bytes(&bytes);
+    loop {
+        let Some(rows) = state().tables.next_rows(SNAPSHOT_ROWS) else { break };
+        for row in rows {
+            T::restore(row, &mut |change| {
+                bytes.clear();
+                T::encode(&change, &mut bytes);
+                file.buffer.byte(TABLE);
+                file.buffer.bytes(&bytes);
+            });
+            file.flush(BUFFER)?;
+        }
     }
-    store_file(disk, id, &out)
+    state().end_snapshot();
+    file.finish(disk)
 }
 
 /// Reads what a manifest names, except for the segments' records.
@@ -257,18 +295,20 @@ pub fn load_state<T: StoredTables>(disk: &dyn Disk, manifest: &Manifest) -> Resu
 
 fn read_base<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
     let mut take = Take(content);
-    let logs = take.count()?;
-    for _ in 0..logs {
-        let log = take.log()?;
-        state.logs.insert(log, Slot::new(take_state(&mut take)?));
-    }
     let mut numbers = Numbers::default();
     for _ in 0..take.count()? {
         numbers.insert_range(take.number()?, take.number()?);
     }
     state.numbers = numbers;
-    for _ in 0..take.count()? {
-        state.tables.apply(T::decode(Take(take.bytes()?))?);
+    while !take.is_empty() {
+        match take.byte()? {
+            LOG => {
+                let log = take.log()?;
+                state.logs.insert(log, Slot::new(take_state(&mut take)?));
+            }
+            TABLE => state.tables.apply(T::decode(Take(take.bytes()?))?),
+            _ => return Err(Garbled),
+        }
     }
     Ok(())
 }
@@ -375,12 +415,49 @@ pub fn take_option<V>(
     if take.byte()? == 0 { Ok(None) } else { value(take).map(Some) }
 }
 
-fn store_file(disk: &dyn Disk, id: u64, content: &[u8]) -> io::Result<u64> {
-    let bytes = wrap_file(content);
-    let length = bytes.len() as u64;
-    save(disk, &file_name(id), bytes)?;
-    disk.sync_folder(FOLDER)?;
-    Ok(length)
+/// A base or delta in the making, written as it comes. Its head, with the checksum, is written last.
+struct Writer {
+    file: Box<dyn DiskFile>,
+    buffer: Vec<u8>,
+    /// Bytes of the content that are written.
+    written: u64,
+    sum: Checksum,
+}
+
+impl Writer {
+    fn create(disk: &dyn Disk, id: u64) -> io::Result<Self> {
+        let file = disk.create(&file_name(id))?;
+        Ok(Self { file, buffer: Vec::new(), written: 0, sum: Checksum::begin(0) })
+    }
+
+    /// Writes what was gathered, if it is more than so much.
+    fn flush(&mut self, above: usize) -> io::Result<()> {
+        if self.buffer.len() > above {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            self.write(&buffer)?;
+            buffer.clear();
+            // One large row does not keep its memory until the end.
+            buffer.shrink_to(2 * BUFFER);
+            self.buffer = buffer;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(HEAD as u64 + self.written, bytes)?;
+        self.sum.add(bytes);
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Completes the file and makes it durable. Returns its size.
+    fn finish(mut self, disk: &dyn Disk) -> io::Result<u64> {
+        self.flush(0)?;
+        self.file.write_at(0, &head(self.sum.end()))?;
+        self.file.sync()?;
+        disk.sync_folder(FOLDER)?;
+        Ok(HEAD as u64 + self.written)
+    }
 }
 
 fn save(disk: &dyn Disk, name: &str, bytes: Vec<u8>) -> io::Result<()> {
@@ -397,11 +474,16 @@ fn load(disk: &dyn Disk, name: &str) -> Result<Bytes, OpenError> {
 }
 
 fn wrap_file(content: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(content.len() + 16);
+    let mut out = head(checksum(0, &[content]));
+    out.extend_from_slice(content);
+    out
+}
+
+fn head(sum: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD);
     out.extend_from_slice(MAGIC);
     out.fixed32(VERSION);
-    out.fixed32(checksum(0, &[content]));
-    out.extend_from_slice(content);
+    out.fixed32(sum);
     out
 }
 

@@ -175,10 +175,30 @@ pub fn whole(high: u64, low: u64) -> Position {
 
 /// Checksum of bytes, begun with a salt that only the file knows.
 pub fn checksum(salt: u64, parts: &[&[u8]]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&salt.to_le_bytes());
-    for part in parts {
-        hasher.update(part);
+    let mut sum = Checksum::begin(salt);
+    parts.iter().for_each(|part| sum.add(part));
+    sum.end()
+}
+
+/// A [`checksum`] of bytes that come one after the other.
+#[derive(Debug)]
+pub struct Checksum(crc32fast::Hasher);
+
+impl Checksum {
+    /// Of nothing yet.
+    pub fn begin(salt: u64) -> Self {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&salt.to_le_bytes());
+        Self(hasher)
     }
-    hasher.finalize()
+
+    /// Adds bytes.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all.
+    pub fn end(self) -> u32 {
+        self.0.finalize()
+    }
 }

@@ -19,6 +19,15 @@ pub(crate) struct Files<T> {
     manifest: Mutex<Manifest>,
 }
 
+/// What must be left on the disk after something that could also be done later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// The reserve: with less, commits that take space are refused.
+    Reserve,
+    /// Half of it, for what gives back more than it takes. The other half is for what is in memory and must be written.
+    HalfReserve,
+}
+
 impl<T> Files<T> {
     pub(crate) fn new(disk: Arc<dyn Disk>, shared: Arc<Shared<T>>, manifest: Manifest) -> Self {
         Self { disk, shared, manifest: Mutex::new(manifest) }
@@ -32,6 +41,22 @@ impl<T> Files<T> {
     /// A number for a new file.
     pub(crate) fn new_file(&self) -> u64 {
         self.lock().new_file()
+    }
+
+    /// Whether a file of so many bytes may be written: an error of want of space if less would be left than is to be kept. A
+    /// disk that cannot be asked will fail when it is written to; that tells more.
+    pub(crate) fn ask_space(&self, bytes: u64, keep: Keep) -> io::Result<()> {
+        let reserve = self.shared.reserve_bytes;
+        let keep = match keep {
+            Keep::Reserve => reserve,
+            Keep::HalfReserve => reserve / 2,
+        };
+        match self.disk.available() {
+            Ok(space) if space < bytes.saturating_add(keep) => {
+                Err(io::Error::from(io::ErrorKind::StorageFull))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Makes other files count, durably, and then lets readers see it. One at a time, so that the list of segments that

@@ -1,4 +1,5 @@
 //! Writing a generation: a segment, a delta, and a manifest that counts them. Then the log's files that had it are free.
+//! When the deltas have outgrown the base, a new base takes the place of both.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,25 +9,20 @@ use std::sync::atomic::Ordering;
 
 use tidings_engine::log::plan::Stored;
 
-use crate::checkpoint::{self, load_state, store_base, store_delta};
-use crate::files::Files;
-use crate::segment::broken;
+use crate::checkpoint::{self, store_base, store_delta};
+use crate::files::{Files, Keep};
 use crate::segment_writer::{SegmentWriter, SharedKey};
-use crate::state::{Entry, Generation, State};
-use crate::tables::StoredTables;
+use crate::state::{CheckpointBytes, Entry, Generation};
+use crate::tables::{Numbers, StoredTables};
 use crate::wal::Shelf;
 
 /// Generations that stay in memory after they were written, to be read.
 const KEPT_GENERATIONS: usize = 1;
-/// Deltas are melted into the base when they are larger than it, but not below this.
-const MELT_BYTES: u64 = 4 << 20;
 
 /// Writes generations.
 pub(crate) struct Flusher<T: StoredTables> {
     files: Arc<Files<T>>,
     shelf: Arc<Shelf>,
-    base_bytes: u64,
-    delta_bytes: u64,
 }
 
 impl<T: StoredTables> Flusher<T> {
@@ -34,9 +30,13 @@ impl<T: StoredTables> Flusher<T> {
         let manifest = files.manifest();
         let bytes_of =
             |id: &u64| files.disk.open(&checkpoint::file_name(*id)).and_then(|file| file.len()).unwrap_or(0);
-        let base_bytes = manifest.base.iter().map(bytes_of).sum();
-        let delta_bytes = manifest.deltas.iter().map(bytes_of).sum();
-        Self { files, shelf, base_bytes, delta_bytes }
+        let base = manifest.base.iter().map(bytes_of).sum();
+        let deltas = manifest.deltas.iter().map(bytes_of).sum();
+        {
+            let known = &mut files.shared.write().checkpoint;
+            (known.base, known.deltas) = (base, deltas);
+        }
+        Self { files, shelf }
     }
 
     /// Lets go of the log's files that are no longer needed, and gets the next one ready.
@@ -94,30 +94,37 @@ impl<T: StoredTables> Flusher<T> {
                 while state.generations.len() > KEPT_GENERATIONS {
                     state.evict();
                 }
+                state.checkpoint.deltas += bytes;
             },
-        )?;
-        self.delta_bytes += bytes;
-        Ok(())
+        )
     }
 
-    /// Puts base and deltas together as a new base, if they have grown, by reading them as a start would.
-    pub(crate) fn melt(&mut self) -> io::Result<()> {
-        if self.delta_bytes <= self.base_bytes.max(MELT_BYTES) {
-            return Ok(());
+    /// Writes the snapshot that began with a generation, if one did, as a new base in the place of base and deltas. The
+    /// generation is written. When it fails the snapshot is given up; another begins with the next generation.
+    pub(crate) fn compact(&mut self, generation: &Generation) -> io::Result<()> {
+        let Some(numbers) = &generation.snapshot else { return Ok(()) };
+        let compacted = self.write_base(numbers);
+        if compacted.is_err() {
+            self.files.shared.write().end_snapshot();
         }
-        let old = self.files.manifest();
-        let state: State<T> = load_state(&*self.files.disk, &old).map_err(broken)?;
+        compacted
+    }
+
+    fn write_base(&mut self, numbers: &Numbers) -> io::Result<()> {
+        let CheckpointBytes { base, deltas, .. } = self.files.shared.read().checkpoint;
+        self.files.ask_space(base + deltas, Keep::HalfReserve)?;
         let id = self.files.new_file();
-        let bytes = self.files.write_checkpoint(id, |disk| store_base(disk, id, &state))?;
+        let shared = &self.files.shared;
+        let bytes = self.files.write_checkpoint(id, |disk| store_base(disk, id, numbers, &shared.state))?;
+        let old = self.files.manifest();
         self.files.replace(
             &[checkpoint::file_name(id)],
             |manifest| {
                 manifest.base = Some(id);
                 manifest.deltas.clear();
             },
-            |_| {},
+            |state| (state.checkpoint.base, state.checkpoint.deltas) = (bytes, 0),
         )?;
-        (self.base_bytes, self.delta_bytes) = (bytes, 0);
         for id in old.deltas.into_iter().chain(old.base) {
             self.files.disk.remove(&checkpoint::file_name(id))?;
         }

@@ -1,6 +1,7 @@
 //! Logs by their numbers. Numbers count up, so they lie in pages, side by side: finding one takes no hashing, and going
 //! through neighbours, as a fan-out does, goes through memory in order.
 
+use tidings_engine::log::{BeforeImages, LogState};
 use tidings_model::LogId;
 
 use crate::state::Slot;
@@ -12,6 +13,8 @@ const PAGE: usize = 256;
 pub struct LogMap {
     pages: Vec<Option<Box<Page>>>,
     len: usize,
+    /// Logs of a snapshot that have changed since it began.
+    before: BeforeImages<LogId, LogState>,
 }
 
 struct Page {
@@ -38,6 +41,12 @@ impl LogMap {
 
     /// The log of that number, to be changed.
     pub fn get_mut(&mut self, log: LogId) -> Option<&mut Slot> {
+        self.keep(log);
+        self.records_mut(log)
+    }
+
+    /// The same, to change only which of its records are in memory: a snapshot does not have that.
+    pub fn records_mut(&mut self, log: LogId) -> Option<&mut Slot> {
         let (page, slot) = place(log)?;
         self.pages.get_mut(page)?.as_mut()?.slots[slot].as_mut()
     }
@@ -45,6 +54,7 @@ impl LogMap {
     /// Puts a log in its place. A number that no memory could hold is not one that a store gave out.
     pub fn insert(&mut self, log: LogId, new: Slot) {
         let Some((page, slot)) = place(log) else { return };
+        self.keep(log);
         if page >= self.pages.len() {
             self.pages.resize_with(page + 1, || None);
         }
@@ -59,6 +69,7 @@ impl LogMap {
     /// Takes a log out.
     pub fn remove(&mut self, log: LogId) -> Option<Slot> {
         let (number, slot) = place(log)?;
+        self.keep(log);
         let page = self.pages.get_mut(number)?;
         let slots = page.as_mut()?;
         let removed = slots.slots[slot].take()?;
@@ -72,17 +83,50 @@ impl LogMap {
 
     /// All logs, by number.
     pub fn iter(&self) -> impl Iterator<Item = (LogId, &Slot)> {
-        let pages = self.pages.iter().enumerate().filter_map(|(number, page)| Some((number, page.as_ref()?)));
-        pages.flat_map(|(number, page)| {
-            let slots = page.slots.iter().enumerate();
-            slots.filter_map(move |(n, slot)| Some((LogId::new((number * PAGE + n) as u64), slot.as_ref()?)))
+        from(&self.pages, 0)
+    }
+
+    /// Begins a snapshot of all logs as they are now.
+    pub fn begin_snapshot(&mut self) {
+        self.before.begin();
+    }
+
+    /// Gives the snapshot up, if there is one.
+    pub fn end_snapshot(&mut self) {
+        self.before.end();
+    }
+
+    /// The next logs of the snapshot, by number; none when it is over. Looks at so many at most.
+    pub fn next_rows(&mut self, most: usize) -> Option<Vec<(LogId, LogState)>> {
+        let Self { pages, before, .. } = self;
+        before.next(most, |after| {
+            let first = after.map_or(0, |log| log.get() as usize + 1);
+            from(pages, first).map(|(log, slot)| (log, slot.state.clone()))
         })
+    }
+
+    fn keep(&mut self, log: LogId) {
+        let Self { pages, before, .. } = self;
+        before.keep(&log, || {
+            let (page, slot) = place(log)?;
+            Some(pages.get(page)?.as_ref()?.slots[slot].as_ref()?.state.clone())
+        });
     }
 
     /// All logs, to be changed.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.pages.iter_mut().flatten().flat_map(|page| page.slots.iter_mut().flatten())
     }
+}
+
+/// All logs from a number on.
+fn from(pages: &[Option<Box<Page>>], first: usize) -> impl Iterator<Item = (LogId, &Slot)> {
+    let pages = pages.iter().enumerate().skip(first / PAGE);
+    let pages = pages.filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)));
+    pages.flat_map(move |(start, page)| {
+        let slots = page.slots.iter().enumerate().skip(first.saturating_sub(start));
+        slots.filter_map(move |(n, slot)| Some((LogId::new((start + n) as u64), slot.as_ref()?)))
+    })
 }
 
 /// Page and place in it, for a number that could have been given out.
@@ -96,7 +140,6 @@ fn place(log: LogId) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::LogState;
 
     #[test]
     fn logs_come_and_go_and_leave_no_page_behind() {
@@ -106,10 +149,18 @@ mod tests {
         }
         assert_eq!(map.iter().map(|(log, _)| log.get()).collect::<Vec<_>>(), [1, 255, 256, 100_000]);
         assert!(map.get(LogId::new(2)).is_none() && map.get(LogId::new(u64::MAX)).is_none());
-        for number in [100_000, 1, 256, 255] {
+        map.begin_snapshot();
+        let mut read = map.next_rows(2).expect("logs");
+        map.insert(LogId::new(300), Slot::new(LogState::default()));
+        for number in [100_000, 1, 300, 256, 255] {
             assert!(map.remove(LogId::new(number)).is_some());
             assert!(map.remove(LogId::new(number)).is_none());
         }
         assert!(map.is_empty() && map.pages.iter().all(Option::is_none));
+        while let Some(rows) = map.next_rows(2) {
+            read.extend(rows);
+        }
+        let read: Vec<u64> = read.into_iter().map(|(log, _)| log.get()).collect();
+        assert_eq!(read, [1, 255, 256, 100_000], "the snapshot has those that were there when it began");
     }
 }

@@ -1,13 +1,15 @@
 //! Merging segments, so that a log lies in few of them, and space of what is gone is given back.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidings_engine::log::plan::Stored;
 use tidings_model::{LogId, Position};
 
-use crate::files::Files;
+use crate::files::{Files, Keep};
 use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::tables::StoredTables;
@@ -15,38 +17,99 @@ use crate::tables::StoredTables;
 /// So many neighbours of about the same size are merged, and a size is so many times the one below.
 const WIDTH: u32 = 8;
 
-/// Merges once, where it is most worth it. `false` when it is nowhere. `give_way` is called again and again: merging can
-/// wait, others cannot.
-pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
-    let segments = files.shared.read().segments.clone();
-    match worth_merging(files, &segments)? {
-        Some(range) => merge(files, &segments[range], give_way).map(|()| true),
-        None => Ok(false),
-    }
+/// After so many logs a merge looks whether there is still enough space: others take some, too.
+const LOGS_PER_LOOK: u32 = 256;
+
+/// What is worth doing to segments.
+enum Work {
+    /// Nobody can read anything of these any more.
+    Drop(Vec<Arc<Segment>>),
+    /// Neighbours are written as one, without what is dead. So much space must be left meanwhile.
+    Merge(Range<usize>, Keep),
 }
 
-/// Neighbours of about the same size, or one that is mostly dead.
-fn worth_merging<T: StoredTables>(
-    files: &Files<T>,
-    segments: &Segments,
-) -> io::Result<Option<std::ops::Range<usize>>> {
+/// Does what is most worth it, once, if there is space for it. `false` when there is nothing. `give_way` is called again and
+/// again: merging can wait, others cannot. An error of want of space means that it was given up, and nothing is left of it.
+pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
+    let segments = files.shared.read().segments.clone();
+    match worth_doing(files, &segments)? {
+        Some(Work::Drop(dead)) => drop_dead(files, &dead)?,
+        Some(Work::Merge(range, keep)) => {
+            let turns = Cell::new(0u32);
+            let pace = || {
+                give_way();
+                turns.set(turns.get().wrapping_add(1));
+                if turns.get().is_multiple_of(LOGS_PER_LOOK) { files.ask_space(0, keep) } else { Ok(()) }
+            };
+            merge(files, &segments[range], &pace)?;
+        }
+        None => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// First what frees space and takes none, then what frees more than it takes, then what makes reading faster. Only that for
+/// which there is space: it must not be missing to those who write.
+fn worth_doing<T: StoredTables>(files: &Files<T>, segments: &Segments) -> io::Result<Option<Work>> {
+    let (mut dropped, mut mostly_dead) = (Vec::new(), Vec::new());
+    for (n, segment) in segments.iter().enumerate() {
+        let (dead, all) = dead_bytes(files, segment)?;
+        if dead == all {
+            dropped.push(segment.clone());
+        } else if dead * 2 > all {
+            mostly_dead.push((dead, n));
+        }
+    }
+    if !dropped.is_empty() {
+        return Ok(Some(Work::Drop(dropped)));
+    }
+    mostly_dead.sort_unstable_by(|one, other| other.cmp(one));
+    for (dead, n) in mostly_dead {
+        // The payloads of references may all be needed; only runs are known to be dead.
+        let left = segments[n].bytes().saturating_sub(dead);
+        if files.ask_space(left, Keep::HalfReserve).is_ok() {
+            return Ok(Some(Work::Merge(n..n + 1, Keep::HalfReserve)));
+        }
+    }
+    for range in neighbours(segments) {
+        let all = segments[range.clone()].iter().map(|segment| segment.bytes()).sum();
+        if files.ask_space(all, Keep::Reserve).is_ok() {
+            return Ok(Some(Work::Merge(range, Keep::Reserve)));
+        }
+    }
+    Ok(None)
+}
+
+/// Stretches of neighbours of about the same size, each of enough of them.
+fn neighbours(segments: &Segments) -> Vec<Range<usize>> {
     let size = |segment: &Arc<Segment>| segment.bytes().max(1).ilog(u64::from(WIDTH));
-    let mut start = 0;
+    let (mut found, mut start) = (Vec::new(), 0);
     for end in 1..=segments.len() {
         if end == segments.len() || size(&segments[end]) != size(&segments[start]) {
             if end - start >= WIDTH as usize {
-                return Ok(Some(start..end));
+                found.push(start..end);
             }
             start = end;
         }
     }
-    for (n, segment) in segments.iter().enumerate() {
-        let (dead, all) = dead_bytes(files, segment)?;
-        if all > 0 && dead * 2 > all {
-            return Ok(Some(n..n + 1));
-        }
+    found
+}
+
+/// Lets go of segments of which nobody can read anything any more.
+fn drop_dead<T: StoredTables>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Result<()> {
+    let is_dead = |id: u64| dead.iter().any(|segment| segment.id == id);
+    files.replace(
+        &[],
+        |manifest| manifest.segments.retain(|&id| !is_dead(id)),
+        |state| {
+            let left = state.segments.iter().filter(|segment| !is_dead(segment.id));
+            state.segments = Arc::new(left.cloned().collect());
+        },
+    )?;
+    for segment in dead {
+        files.disk.remove(segment.name())?;
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Bytes of runs that nobody can read any more, and of all runs.
@@ -67,7 +130,11 @@ fn dead_bytes<T: StoredTables>(files: &Files<T>, segment: &Segment) -> io::Resul
 }
 
 /// Writes neighbours as one segment without what is dead, and puts it in their place.
-fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: &dyn Fn()) -> io::Result<()> {
+fn merge<T: StoredTables>(
+    files: &Files<T>,
+    sources: &[Arc<Segment>],
+    pace: &dyn Fn() -> io::Result<()>,
+) -> io::Result<()> {
     let floors = |log: LogId| files.shared.read().logs.get(log).map(|slot| slot.state.status().floor);
     let shared =
         sources.iter().map(|source| source.all_shared()).collect::<Result<Vec<_>, _>>().map_err(broken)?;
@@ -76,7 +143,7 @@ fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: 
         files.new_file(),
         |writer| {
             wanted.keys().for_each(|(origin, _)| writer.announce(*origin));
-            merge_runs(writer, sources, &shared, &floors, give_way)
+            merge_runs(writer, sources, &shared, &floors, pace)
         },
         |key| {
             let (segment, shared) = wanted[&key];
@@ -84,7 +151,7 @@ fn merge<T: StoredTables>(files: &Files<T>, sources: &[Arc<Segment>], give_way: 
         },
     )?;
     // Others may have come behind them meanwhile, but only this thread takes any away.
-    let place = |ids: &[u64]| -> std::ops::Range<usize> {
+    let place = |ids: &[u64]| -> Range<usize> {
         let first = ids.iter().position(|&id| id == sources[0].id);
         let first = first.expect("a source of a merge counts until it is done");
         first..first + sources.len()
@@ -147,12 +214,12 @@ fn merge_runs(
     segments: &[Arc<Segment>],
     shared: &[Vec<SharedRecord>],
     floor: &impl Fn(LogId) -> Option<Position>,
-    give_way: &dyn Fn(),
+    pace: &dyn Fn() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut cursors: Vec<_> =
         segments.iter().map(|segment| Cursor::new(segment)).collect::<io::Result<_>>()?;
     while let Some(log) = cursors.iter().filter_map(|cursor| cursor.head.map(|entry| entry.log)).min() {
-        give_way();
+        pace()?;
         let floor = floor(log);
         for (cursor, shared) in cursors.iter_mut().zip(shared) {
             while let Some(entry) = cursor.head.filter(|entry| entry.log == log) {

@@ -1,8 +1,8 @@
 //! How the table of projects is kept.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
+use tidings_auth::table::Row;
 use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Life, Project, Table};
 use tidings_model::{Pattern, ProjectId};
 
@@ -19,6 +19,8 @@ const SET_ADMIN: u8 = 7;
 const RESTORE: u8 = 8;
 
 impl StoredTables for Table {
+    type Row = Row;
+
     fn encode(change: &Change, out: &mut Vec<u8>) {
         match change {
             Change::Create { project, key } => {
@@ -73,12 +75,33 @@ impl StoredTables for Table {
         if take.is_empty() { Ok(change) } else { Err(Garbled) }
     }
 
-    fn dump(&self) -> Vec<Change> {
-        let restore = |(id, project): (&ProjectId, &Arc<Project>)| Change::Restore {
-            project: id.clone(),
-            is: Project::clone(project),
-        };
-        self.iter().map(restore).chain(self.admin().map(Change::SetAdmin)).collect()
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            Change::Create { .. } | Change::Configure { .. } | Change::Restore { .. } => true,
+            // A key that has leaked is replaced also when the disk is full; a project has few of them. The digest is set
+            // when a server starts.
+            Change::AddKey { .. }
+            | Change::SetAdmin(_)
+            | Change::RemoveKey { .. }
+            | Change::Remove { .. }
+            | Change::Forget { .. } => false,
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        Table::begin_snapshot(self);
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        Table::next_rows(self, most)
+    }
+
+    fn end_snapshot(&mut self) {
+        Table::end_snapshot(self);
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        change(row.restored());
     }
 
     /// Changes are rare, so all of them count as one row: that of the limit of projects, for example.
@@ -175,7 +198,7 @@ mod tests {
         let mut table = Table::default();
         play(&mut table, changes);
         let mut again = Table::default();
-        play(&mut again, table.dump());
+        play(&mut again, crate::tables::snapshot_of(&mut table));
         for table in [table, again] {
             let a = table.get(&id("a")).expect("there");
             let keys: Vec<_> = a.keys.iter().map(Key::reveal).collect();

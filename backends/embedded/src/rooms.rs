@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, UserId};
-use tidings_rooms::table::{Back, Row};
+use tidings_rooms::table::{Back, Kept, Row};
 use tidings_rooms::{Change, Table};
 
 use crate::codec::{Garbled, Put, Take};
@@ -24,6 +24,8 @@ const SEE_BACK: u8 = 10;
 const FORGET: u8 = 11;
 
 impl StoredTables for Table {
+    type Row = Kept;
+
     fn encode(change: &Change, out: &mut Vec<u8>) {
         match change {
             Change::TakeOver { epoch } => {
@@ -83,8 +85,40 @@ impl StoredTables for Table {
         if take.is_empty() { Ok(change) } else { Err(Garbled) }
     }
 
-    fn dump(&self) -> Vec<Change> {
-        self.written()
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            Change::Create { .. } | Change::Collapse { .. } => true,
+            Change::Members { log, add, .. } => self.row(*log).is_none_or(|row| {
+                let new = |user: &UserId| !row.members.contains_key(user);
+                add.iter().any(new)
+            }),
+            Change::See { log, user, device, .. } => {
+                self.seen(*log, user).is_none_or(|devices| !devices.contains_key(device))
+            }
+            // A server takes over when it starts, also with a full disk.
+            Change::TakeOver { .. }
+            | Change::Owned { .. }
+            | Change::Remove { .. }
+            | Change::Reserve { .. }
+            | Change::Prune { .. }
+            | Change::Forget { .. } => false,
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        Table::begin_snapshot(self);
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Kept>> {
+        Table::next_rows(self, most)
+    }
+
+    fn end_snapshot(&mut self) {
+        Table::end_snapshot(self);
+    }
+
+    fn restore(row: Kept, change: &mut dyn FnMut(Change)) {
+        row.restore(change);
     }
 
     fn is_only_judged(change: &Change) -> bool {
@@ -296,7 +330,7 @@ mod tests {
             ],
         );
         let mut again = Table::default();
-        play(&mut again, table.dump());
+        play(&mut again, crate::tables::snapshot_of(&mut table));
         for table in [&table, &again] {
             assert_eq!(table.epoch(), 7);
             assert_eq!(table.rooms(None, 9), [log(1), log(2)]);
@@ -316,6 +350,37 @@ mod tests {
         let late = Change::Owned { by: 6 };
         assert!(again.judge(&late).is_err(), "who was replaced stays so");
         assert!(again.judge(&members(&["eve"], &[], Position::ZERO)).is_err(), "there are as many as may be");
+    }
+
+    #[test]
+    fn only_what_makes_the_table_larger_takes_space() {
+        let mut table = Table::default();
+        play(&mut table, [create(1, "r", &["ann"]), see(1, "phone", at(0, 1), Back::Stay)]);
+        let members = |add: &[&str], remove: &[&str]| Change::Members {
+            log: log(1),
+            add: add.iter().map(|id| user(id)).collect(),
+            remove: remove.iter().map(|id| user(id)).collect(),
+            joined: Position::ZERO,
+            most: 9,
+        };
+        for grows in [
+            create(2, "s", &[]),
+            members(&["ann", "bob"], &[]),
+            see(1, "watch", at(0, 1), Back::Stay),
+            Change::Collapse { log: log(1), positions: vec![at(0, 1)] },
+        ] {
+            assert!(table.takes_space(&grows), "{grows:?}");
+        }
+        for let_through in [
+            members(&["ann"], &["bob"]),
+            see(1, "phone", at(0, 2), Back::Stay),
+            Change::TakeOver { epoch: 1 },
+            Change::Remove { log: log(1) },
+            Change::Prune { log: log(1), through: at(0, 1) },
+            Change::Forget { log: log(1), user: user("ann"), before: Timestamp::from_millis(2) },
+        ] {
+            assert!(!table.takes_space(&let_through), "{let_through:?}");
+        }
     }
 
     #[test]

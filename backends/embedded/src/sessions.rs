@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_model::{LogId, Position, StreamId};
-use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress};
+use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress, Row};
 use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
@@ -30,6 +30,8 @@ const ENDED: u8 = 1;
 const ENDED_BY: u8 = 2;
 
 impl StoredTables for Table {
+    type Row = Row;
+
     fn encode(change: &Change, out: &mut Vec<u8>) {
         match change {
             Change::Streams(change) => {
@@ -131,8 +133,34 @@ impl StoredTables for Table {
         if take.is_empty() { Ok(change) } else { Err(Garbled) }
     }
 
-    fn dump(&self) -> Vec<Change> {
-        self.written()
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            // Another shape of what a session hears already is a few bytes, and there are at most so many of them.
+            Change::Subscribe { .. } | Change::RestoreSource { .. } | Change::RestoreSession { .. } => true,
+            // Streams are asked themselves.
+            Change::Streams(_)
+            | Change::Unsubscribe { .. }
+            | Change::Expect { .. }
+            | Change::Follow { .. }
+            | Change::Rest { .. }
+            | Change::Advance { .. } => false,
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        Table::begin_snapshot(self);
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        Table::next_rows(self, most)
+    }
+
+    fn end_snapshot(&mut self) {
+        Table::end_snapshot(self);
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        change(row.restored());
     }
 
     fn is_only_judged(change: &Change) -> bool {
@@ -166,7 +194,8 @@ pub fn ended(change: &StreamChange, subject: &mut dyn FnMut(Touch, u64)) {
         StreamChange::Create { .. }
         | StreamChange::Expect { .. }
         | StreamChange::Renew { .. }
-        | StreamChange::Trim { .. } => {}
+        | StreamChange::Trim { .. }
+        | StreamChange::Restore { .. } => {}
     }
 }
 
@@ -332,7 +361,7 @@ mod tests {
         let alone = Change::Expect { source: log(1), expected: Expected::Nobody };
         assert!(table.judge(&alone).is_err(), "somebody subscribes to it: an append must not pass them by");
         let mut again = Table::default();
-        play(&mut again, table.dump());
+        play(&mut again, crate::tables::snapshot_of(&mut table));
         for source in [1, 2, 3].map(log) {
             let row = |table: &Table| {
                 let row = table.source(source)?;

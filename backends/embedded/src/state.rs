@@ -31,10 +31,25 @@ pub struct State<T> {
     pub generation_bytes: usize,
     /// What the next checkpoint must know beside the tails of logs.
     delta: Delta,
+    /// What the files of the checkpoint take, as whoever writes them has it.
+    pub checkpoint: CheckpointBytes,
+    /// A snapshot of logs and tables has begun, and is neither read to its end nor given up.
+    snapshot: bool,
     /// Generations that are complete, oldest first: being written, or kept to be read.
     pub generations: VecDeque<Arc<Generation>>,
     /// What was written before.
     pub segments: Segments,
+}
+
+/// What the files of a checkpoint take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointBytes {
+    /// The base.
+    pub base: u64,
+    /// All deltas.
+    pub deltas: u64,
+    /// Deltas are compacted into a new base when they are larger than the base, but not below this.
+    pub deltas_min: u64,
 }
 
 /// One log.
@@ -92,6 +107,9 @@ pub struct Generation {
     pub last_commit: CommitNumber,
     /// Checksum of that commit's frame.
     pub chain: u32,
+    /// A snapshot of logs and tables began with the end of this generation, to be written as a new base: all numbers that
+    /// logs had ever had by then.
+    pub snapshot: Option<Numbers>,
 }
 
 /// How far a log had got at the end of a generation.
@@ -155,6 +173,8 @@ impl<T: StoredTables> State<T> {
             touched: Vec::new(),
             generation_bytes: 0,
             delta: Delta::default(),
+            checkpoint: CheckpointBytes::default(),
+            snapshot: false,
             generations: VecDeque::new(),
             segments: Arc::default(),
         }
@@ -221,14 +241,15 @@ impl<T: StoredTables> State<T> {
         self.tables.apply(change);
     }
 
-    /// Completes the current generation and begins another.
+    /// Completes the current generation and begins another. If the deltas have outgrown the base with it, a snapshot
+    /// begins.
     pub fn freeze(&mut self) -> Arc<Generation> {
         self.touched.sort_unstable();
         self.touched.dedup();
         let mut runs = Vec::with_capacity(self.touched.len());
         let mut reached = Vec::with_capacity(self.touched.len());
         for log in self.touched.drain(..) {
-            let Some(slot) = self.logs.get_mut(log) else { continue };
+            let Some(slot) = self.logs.records_mut(log) else { continue };
             let Status { tail, floor, total, .. } = slot.state.status();
             reached.push(Reached { log, tail, total });
             slot.let_go(floor, Dead::All);
@@ -238,17 +259,34 @@ impl<T: StoredTables> State<T> {
         }
         self.generation_bytes = 0;
         let delta = std::mem::take(&mut self.delta);
+        let CheckpointBytes { base, deltas, deltas_min } = self.checkpoint;
+        let due = !self.snapshot && deltas + delta.bytes() > base.max(deltas_min);
+        let snapshot = due.then(|| self.begin_snapshot());
         let (last_commit, chain) = (self.last_commit, self.chain);
-        let generation = Arc::new(Generation { runs, reached, delta, last_commit, chain });
+        let generation = Arc::new(Generation { runs, reached, delta, last_commit, chain, snapshot });
         self.generations.push_back(generation.clone());
         generation
+    }
+
+    fn begin_snapshot(&mut self) -> Numbers {
+        self.snapshot = true;
+        self.logs.begin_snapshot();
+        self.tables.begin_snapshot();
+        self.numbers.clone()
+    }
+
+    /// Ends the snapshot: it is written, or given up.
+    pub fn end_snapshot(&mut self) {
+        self.snapshot = false;
+        self.logs.end_snapshot();
+        self.tables.end_snapshot();
     }
 
     /// Lets go of the oldest generation, whose records are in a segment.
     pub fn evict(&mut self) {
         let Some(generation) = self.generations.pop_front() else { return };
         for (log, entries) in &generation.runs {
-            if let (Some(slot), Some(last)) = (self.logs.get_mut(*log), entries.last()) {
+            if let (Some(slot), Some(last)) = (self.logs.records_mut(*log), entries.last()) {
                 slot.evicted = slot.evicted.max(last.position);
             }
         }

@@ -34,6 +34,9 @@ use crate::wal::{self, Wal};
 /// Commits that may wait in the queue; whoever comes then waits with its request.
 const QUEUE: usize = 16 * 1024;
 
+/// Deltas of the checkpoint below this share of a generation are not worth a new base.
+const COMPACT_SHARE: u64 = 16;
+
 /// How a store is set.
 #[derive(Clone)]
 pub struct Options {
@@ -105,7 +108,7 @@ pub(crate) struct Shared<T> {
     pub(crate) disk: Arc<dyn Disk>,
     /// A write has failed, and the store takes no more.
     pub(crate) stopped: AtomicBool,
-    reserve_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     last_log: AtomicU64,
     disk_reads: AtomicU64,
 }
@@ -145,6 +148,7 @@ impl<T: StoredTables> Embedded<T> {
             Wal::open(disk.clone(), options.wal_file_bytes, options.secret, &known, replay, record)?;
         remove_strangers(&*disk, &manifest)?;
         (state.last_commit, state.chain) = (end.number, end.chain);
+        state.checkpoint.deltas_min = options.generation_bytes as u64 / COMPACT_SHARE;
         if manifest.copied {
             manifest.era = raise_era(manifest.era)?;
             manifest.copied = false;

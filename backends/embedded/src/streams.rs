@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_model::{ProjectId, StreamId};
-use tidings_streams::table::{Below, Cause};
+use tidings_streams::table::{Below, Cause, Row};
 use tidings_streams::{
     Change, ContentType, Expiry, Floor, Fork, Life, Owner, Retained, Retention, Segment, Stream, StreamKey,
     Table,
@@ -21,8 +21,11 @@ const RETIRE: u8 = 3;
 const REMOVE: u8 = 4;
 const TRIM: u8 = 5;
 const EXPECT: u8 = 6;
+const RESTORE: u8 = 7;
 
 impl StoredTables for Table {
+    type Row = Row;
+
     fn encode(change: &Change, out: &mut Vec<u8>) {
         match change {
             Change::Create { key, stream } => {
@@ -60,6 +63,12 @@ impl StoredTables for Table {
                 out.log(*log);
                 put_cause(out, *cause);
             }
+            Change::Restore { key, stream } => {
+                out.byte(RESTORE);
+                put_key(out, key);
+                put_stream(out, stream);
+                out.number(u64::from(stream.forks));
+            }
         }
     }
 
@@ -78,20 +87,41 @@ impl StoredTables for Table {
             },
             RETIRE => Change::Retire { key, log: take.log()?, cause: take_cause(&mut take)? },
             REMOVE => Change::Remove { key, log: take.log()?, cause: take_cause(&mut take)? },
+            RESTORE => {
+                let mut stream = take_stream(&mut take)?;
+                stream.forks = u32::try_from(take.number()?).map_err(|_| Garbled)?;
+                Change::Restore { key, stream }
+            }
             _ => return Err(Garbled),
         };
         if take.is_empty() { Ok(change) } else { Err(Garbled) }
     }
 
-    fn dump(&self) -> Vec<Change> {
-        let mut streams: Vec<_> = self.iter().collect();
-        // A source is older than its forks, and creating a fork counts it at its source.
-        streams.sort_by_key(|(_, stream)| stream.log);
-        let create = |(key, stream): (&StreamKey, &Arc<Stream>)| Change::Create {
-            key: key.clone(),
-            stream: Stream { forks: 0, ..Stream::clone(stream) },
-        };
-        streams.into_iter().map(create).collect()
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            Change::Create { .. } | Change::Restore { .. } => true,
+            Change::Expect { .. }
+            | Change::Renew { .. }
+            | Change::Trim { .. }
+            | Change::Retire { .. }
+            | Change::Remove { .. } => false,
+        }
+    }
+
+    fn begin_snapshot(&mut self) {
+        Table::begin_snapshot(self);
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        Table::next_rows(self, most)
+    }
+
+    fn end_snapshot(&mut self) {
+        Table::end_snapshot(self);
+    }
+
+    fn restore((key, stream): Row, change: &mut dyn FnMut(Change)) {
+        change(Change::Restore { key, stream: Stream::clone(&stream) });
     }
 
     fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
@@ -100,16 +130,19 @@ impl StoredTables for Table {
         | Change::Renew { key, .. }
         | Change::Trim { key, .. }
         | Change::Retire { key, .. }
-        | Change::Remove { key, .. }) = change;
+        | Change::Remove { key, .. }
+        | Change::Restore { key, .. }) = change;
         let touch = if matches!(change, Change::Expect { .. }) { Touch::Reads } else { Touch::Writes };
         subject(touch, hash(key));
         // A fork that comes or goes changes its source.
         let fork = match change {
             Change::Create { stream, .. } => stream.fork.as_ref(),
             Change::Remove { key, .. } => self.get(key).and_then(|stream| stream.fork.as_ref()),
-            Change::Expect { .. } | Change::Renew { .. } | Change::Trim { .. } | Change::Retire { .. } => {
-                None
-            }
+            Change::Expect { .. }
+            | Change::Renew { .. }
+            | Change::Trim { .. }
+            | Change::Retire { .. }
+            | Change::Restore { .. } => None,
         };
         if let Some(fork) = fork {
             subject(Touch::Writes, hash(&fork.source));
@@ -258,4 +291,82 @@ fn take_fork(take: &mut Take) -> Result<Fork, Garbled> {
             .map(|_| Ok(Segment { log: take.log()?, through: take.position()? }))
             .collect::<Result<_, Garbled>>()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_engine::log::Tables;
+    use tidings_model::{LogId, Position, Timestamp};
+
+    fn key(id: &str) -> StreamKey {
+        let project = ProjectId::parse("shop").expect("an id");
+        StreamKey { project, id: StreamId::parse(id).expect("an id") }
+    }
+
+    fn create(id: &str, log: u64, source: Option<(&str, u64)>) -> Change {
+        let fork = source.map(|(source, log)| {
+            let source_log = LogId::new(log);
+            let lineage = vec![Segment { log: source_log, through: Position::new(3) }];
+            Arc::new(Fork { source: key(source), source_log, offset: None, sub_offset: 0, lineage })
+        });
+        let stream = Stream {
+            log: LogId::new(log),
+            content_type: ContentType::octet_stream(),
+            expiry: Expiry::Idle(Duration::from_secs(60)),
+            expires_at: Some(Timestamp::from_millis(log)),
+            created_at: Timestamp::from_millis(7),
+            fork,
+            forks: 0,
+            life: Life::Active,
+            owner: Owner::Clients,
+            retained: None,
+        };
+        Change::Create { key: key(id), stream }
+    }
+
+    /// Each change goes through its written form.
+    fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            let mut bytes = Vec::new();
+            Table::encode(&change, &mut bytes);
+            let change = Table::decode(Take(bytes.into())).expect("as it was written");
+            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            table.apply(change);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_makes_the_same_table_whatever_the_names_of_forks_and_sources() {
+        let mut table = Table::default();
+        let retire =
+            |id: &str, log: u64| Change::Retire { key: key(id), log: LogId::new(log), cause: Cause::Deleted };
+        play(
+            &mut table,
+            [
+                create("m", 1, None),
+                create("a", 2, Some(("m", 1))),
+                create("z", 3, Some(("m", 1))),
+                create("b", 4, Some(("z", 3))),
+                retire("m", 1),
+                retire("z", 3),
+                create("gone", 5, None),
+                Change::Remove { key: key("gone"), log: LogId::new(5), cause: Cause::Deleted },
+            ],
+        );
+        let mut again = Table::default();
+        play(&mut again, crate::tables::snapshot_of(&mut table));
+        let rows = |table: &Table| {
+            let mut rows: Vec<_> = table.iter().map(|row| format!("{row:?}")).collect();
+            rows.sort();
+            rows
+        };
+        assert_eq!(rows(&again), rows(&table));
+        assert_eq!(again.get(&key("m")).expect("kept for its forks").forks, 2);
+        // The last fork goes, and with it what was kept for it.
+        for table in [&mut table, &mut again] {
+            play(table, [Change::Remove { key: key("b"), log: LogId::new(4), cause: Cause::Deleted }]);
+            assert_eq!(table.due(Owner::Clients, Timestamp::from_millis(0), 9), [key("z")]);
+        }
+    }
 }

@@ -8,7 +8,13 @@ use crate::codec::{Garbled, Take};
 
 /// Tables that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
 /// checkpoint.
+///
+/// The copy is written while the tables go on changing, as a snapshot: it begins at one moment and is read in steps, each
+/// under the store's lock, so a step only gathers rows, which are cheap to clone, and they are written afterwards.
 pub trait StoredTables: Tables {
+    /// One row of a snapshot.
+    type Row: Send;
+
     /// Writes a change.
     fn encode(change: &Self::Change, out: &mut Vec<u8>);
 
@@ -20,8 +26,23 @@ pub trait StoredTables: Tables {
         false
     }
 
-    /// Changes that make the same tables from empty ones, one after the other.
-    fn dump(&self) -> Vec<Self::Change>;
+    /// Whether a change makes the tables larger: then it is refused when little space is left, as an append is. What frees
+    /// space, and what a server needs to start, must not be among them.
+    fn takes_space(&self, change: &Self::Change) -> bool;
+
+    /// Begins a snapshot of the tables as they are now.
+    fn begin_snapshot(&mut self);
+
+    /// The next rows of the snapshot; none when it is over. Looks at `most` rows, give or take a few, of which some may
+    /// not belong to it.
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Self::Row>>;
+
+    /// Gives the snapshot up, if there is one.
+    fn end_snapshot(&mut self);
+
+    /// Gives the changes that make a row. Those of all rows, in the order in which they came, make the same tables from
+    /// empty ones.
+    fn restore(row: Self::Row, change: &mut dyn FnMut(Self::Change));
 
     /// What a change reads or writes, as hashes. Two commits that share one are not judged in one go, unless both only
     /// read it.
@@ -80,6 +101,17 @@ impl Numbers {
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&first, &last)| (first, last))
     }
+}
+
+/// Changes that make the same tables, as a checkpoint would have them.
+#[cfg(test)]
+pub(crate) fn snapshot_of<T: StoredTables>(tables: &mut T) -> Vec<T::Change> {
+    let mut changes = Vec::new();
+    tables.begin_snapshot();
+    while let Some(rows) = tables.next_rows(2) {
+        rows.into_iter().for_each(|row| T::restore(row, &mut |change| changes.push(change)));
+    }
+    changes
 }
 
 #[cfg(test)]

@@ -171,8 +171,8 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk, record_interval:
         drop(orders);
         // First, so that commits need not wait for a file while the generation is written.
         desk.settle(|| unless_full(flusher.restock()));
-        if let Some(generation) = generation {
-            desk.settle(|| flusher.write(&generation));
+        if let Some(generation) = &generation {
+            desk.settle(|| flusher.write(generation));
             let mut orders = desk.lock();
             orders.writing = false;
             orders.rounds += 1;
@@ -180,7 +180,9 @@ fn flush<T: StoredTables>(mut flusher: Flusher<T>, desk: &Desk, record_interval:
             desk.changed.notify_all();
         }
         desk.settle(|| unless_full(flusher.restock()));
-        desk.settle(|| unless_full(flusher.melt()));
+        if let Some(generation) = &generation {
+            desk.settle(|| unless_full(flusher.compact(generation)));
+        }
     }
 }
 
@@ -207,20 +209,24 @@ fn merge<T: StoredTables>(files: &Files<T>, desk: &Desk) {
         let round = orders.rounds;
         drop(orders);
         let mut more = healthy;
-        while more && !desk.lock().stop {
-            more = false;
-            desk.settle(|| match merge_once(files, &|| desk.let_flush_go_first()) {
-                Ok(merged) => {
-                    more = merged;
-                    Ok(())
+        while more && !desk.is_over() {
+            more = match merge_once(files, &|| desk.let_flush_go_first()) {
+                Ok(merged) => merged,
+                // Whoever waits for the round need not wait for space; the next round tries again.
+                Err(error) if is_transient(&error) => {
+                    tracing::warn!(%error, "merging segments is put off");
+                    false
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     tracing::error!(%error, "segments are no longer merged");
                     healthy = false;
-                    Ok(())
+                    false
                 }
-                Err(error) => Err(error),
-            });
+                Err(error) => {
+                    desk.fail(&error);
+                    false
+                }
+            };
         }
         desk.lock().rounds_done = round;
         desk.changed.notify_all();
@@ -245,15 +251,18 @@ impl Desk {
                     let waited = self.changed.wait_timeout(self.lock(), SPACE_RETRY);
                     drop(waited.expect("nobody panics while holding the orders"));
                 }
-                Err(error) => {
-                    let message = format!("the store cannot write its files, so it has stopped: {error}");
-                    tracing::error!("{message}");
-                    self.lock().failed = Some(message.clone());
-                    self.changed.notify_all();
-                    (self.on_failure)(&message);
-                }
+                Err(error) => self.fail(&error),
             }
         }
+    }
+
+    /// Ends the store for a reason.
+    fn fail(&self, error: &io::Error) {
+        let message = format!("the store cannot write its files, so it has stopped: {error}");
+        tracing::error!("{message}");
+        self.lock().failed = Some(message.clone());
+        self.changed.notify_all();
+        (self.on_failure)(&message);
     }
 
     /// Waits while a generation is being written, unless that waits for space, which merging may bring.

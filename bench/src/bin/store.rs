@@ -1,4 +1,5 @@
 //! The embedded store beside the raw sync of the same disk: `store [DIR [PART]]`. Prints a table in Markdown.
+//! `store DIR compact STORE` is what it starts itself, for a process whose memory is that of one store.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -41,6 +42,8 @@ impl Tables for Nothing {
 }
 
 impl StoredTables for Nothing {
+    type Row = Never;
+
     fn encode(change: &Never, _: &mut Vec<u8>) {
         match *change {}
     }
@@ -49,8 +52,20 @@ impl StoredTables for Nothing {
         Err(Garbled)
     }
 
-    fn dump(&self) -> Vec<Never> {
-        Vec::new()
+    fn takes_space(&self, change: &Never) -> bool {
+        match *change {}
+    }
+
+    fn begin_snapshot(&mut self) {}
+
+    fn next_rows(&mut self, _: usize) -> Option<Vec<Never>> {
+        None
+    }
+
+    fn end_snapshot(&mut self) {}
+
+    fn restore(row: Never, _: &mut dyn FnMut(Never)) {
+        match row {}
     }
 
     fn subjects(&self, change: &Never, _: &mut dyn FnMut(Touch, u64)) {
@@ -63,6 +78,9 @@ type Store = Embedded<Nothing>;
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let parent = std::env::args().nth(1).unwrap_or_else(|| "target".to_owned());
+    if let Some(store) = std::env::args().nth(3) {
+        return compact(Path::new(&store)).await;
+    }
     let folder = tempfile::Builder::new().prefix("bench-store-").tempdir_in(parent)?;
     let raw = Raw::measure(folder.path(), Duration::from_secs(2))?;
     raw.print();
@@ -91,8 +109,72 @@ async fn main() -> Result<(), Failed> {
         idle_logs(&folder.path().join("idle")).await?;
         idle_streams(&folder.path().join("streams")).await?;
     }
+    if wanted("compact") {
+        let store = folder.path().join("compact");
+        fill_with_streams(&store).await?;
+        let mut child = std::process::Command::new(std::env::current_exe()?);
+        if !child.args(["", "compact"]).arg(store).status()?.success() {
+            return Err("the process that compacts has failed".into());
+        }
+    }
     Ok(())
 }
+
+/// How much memory a store takes beside what it has anyway, while its checkpoint is compacted and others write.
+async fn compact(path: &Path) -> Result<(), Failed> {
+    let files = || -> Result<Vec<_>, Failed> {
+        let mut names: Vec<_> = std::fs::read_dir(path.join("checkpoint"))?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<Result<_, _>>()?;
+        names.sort();
+        Ok(names)
+    };
+    let store: Embedded<tidings_streams::Table> = open_with(path)?;
+    let project = ProjectId::parse("bench")?;
+    let renewal = |first: usize, at: u64| -> Result<Commit<tidings_streams::Change>, Failed> {
+        let mut commit = Commit::new();
+        for n in first..first + 2000 {
+            let n = n % STREAMS;
+            let key = StreamKey { project: project.clone(), id: StreamId::parse(&format!("user-{n:08}"))? };
+            let log = LogId::new(n as u64 + 1);
+            let expires_at = Timestamp::from_millis(at);
+            commit = commit.changing(tidings_streams::Change::Renew { key, log, expires_at });
+        }
+        Ok(commit)
+    };
+    for round in 1..100 {
+        for first in (0..100_000).step_by(2000) {
+            store.commit(renewal(round * 100_000 + first, round as u64 + 1)?).await?;
+        }
+        let (before, resident) = (files()?, Usage::now().resident);
+        Usage::forget_peak()?;
+        let start = Instant::now();
+        let flushing = store.clone();
+        let flushing = tokio::task::spawn_blocking(move || {
+            // The second waits until all is done that the first has begun.
+            flushing.flush().and_then(|()| flushing.flush())
+        });
+        for first in (0..50_000).step_by(2000) {
+            store.commit(renewal(round * 200_000 + first, round as u64 + 2)?).await?;
+        }
+        flushing.await??;
+        let (took, peak) = (start.elapsed().as_secs_f64(), Usage::peak());
+        if before.first().is_some_and(|first| files().is_ok_and(|now| !now.contains(first))) {
+            let ratio = peak / resident;
+            let mb = |bytes: f64| bytes / 1e6;
+            report(
+                "peak memory while the checkpoint of 1,000,000 streams is compacted",
+                &format!("{:.0} MB = {ratio:.2} x {:.0} MB, {took:.1} s", mb(peak), mb(resident)),
+                "<= 1.3 x resident",
+                ratio <= 1.3,
+            );
+            return Ok(());
+        }
+    }
+    Err("the checkpoint was never compacted".into())
+}
+
+const STREAMS: usize = 1_000_000;
 
 fn open(path: &Path) -> Result<Store, Failed> {
     open_with(path)
@@ -328,37 +410,7 @@ async fn delete(path: &Path) -> Result<(), Failed> {
 
 /// The same with names and all that is known of a stream.
 async fn idle_streams(path: &Path) -> Result<(), Failed> {
-    const STREAMS: usize = 1_000_000;
-    let fill = async |path: &Path| -> Result<(), Failed> {
-        let store: Embedded<tidings_streams::Table> = open_with(path)?;
-        let project = ProjectId::parse("bench")?;
-        for first in (0..STREAMS).step_by(2000) {
-            let mut commit = Commit::new();
-            for n in first..first + 2000 {
-                let log = store.reserve().await?;
-                let key =
-                    StreamKey { project: project.clone(), id: StreamId::parse(&format!("user-{n:08}"))? };
-                let stream = Stream {
-                    log,
-                    content_type: ContentType::octet_stream(),
-                    expiry: Expiry::Never,
-                    expires_at: None,
-                    created_at: Timestamp::from_millis(0),
-                    fork: None,
-                    forks: 0,
-                    life: Life::Active,
-                    owner: Owner::Clients,
-                    retained: None,
-                };
-                let change = tidings_streams::Change::Create { key, stream };
-                commit = commit.with(Operation::create(log)).changing(change);
-            }
-            store.commit(commit).await?;
-        }
-        store.flush()?;
-        Ok(())
-    };
-    fill(path).await?;
+    fill_with_streams(path).await?;
     let before = Usage::now();
     let start = Instant::now();
     let store: Embedded<tidings_streams::Table> = open_with(path)?;
@@ -367,6 +419,35 @@ async fn idle_streams(path: &Path) -> Result<(), Failed> {
     report("memory per idle stream, name and all", &format!("{bytes:.0} bytes"), "", true);
     report("start with 1,000,000 streams", &format!("{opened:.2} s"), "<= 2 s", opened <= 2.0);
     drop(store);
+    Ok(())
+}
+
+async fn fill_with_streams(path: &Path) -> Result<(), Failed> {
+    let store: Embedded<tidings_streams::Table> = open_with(path)?;
+    let project = ProjectId::parse("bench")?;
+    for first in (0..STREAMS).step_by(2000) {
+        let mut commit = Commit::new();
+        for n in first..first + 2000 {
+            let log = store.reserve().await?;
+            let key = StreamKey { project: project.clone(), id: StreamId::parse(&format!("user-{n:08}"))? };
+            let stream = Stream {
+                log,
+                content_type: ContentType::octet_stream(),
+                expiry: Expiry::Never,
+                expires_at: None,
+                created_at: Timestamp::from_millis(0),
+                fork: None,
+                forks: 0,
+                life: Life::Active,
+                owner: Owner::Clients,
+                retained: None,
+            };
+            let change = tidings_streams::Change::Create { key, stream };
+            commit = commit.with(Operation::create(log)).changing(change);
+        }
+        store.commit(commit).await?;
+    }
+    store.flush()?;
     Ok(())
 }
 

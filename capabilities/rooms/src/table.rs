@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError, Tables};
+use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, Status, StoreError, Tables};
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
 
 /// What rooms need of a store beside its logs.
@@ -229,8 +229,37 @@ impl log::Change for Change {
 pub struct Table {
     epoch: u64,
     names: HashMap<ProjectId, BTreeMap<RoomId, LogId>>,
-    rows: BTreeMap<LogId, Arc<Row>>,
-    seen: BTreeMap<LogId, BTreeMap<UserId, Arc<Devices>>>,
+    rows: SnapshotMap<LogId, Arc<Row>>,
+    seen: SnapshotMap<(LogId, UserId), Arc<Devices>>,
+    /// The epoch of a snapshot, until it is read.
+    epoch_before: Option<u64>,
+}
+
+/// A row of one of the tables of rooms, to be written down.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// Who has the rooms.
+    Epoch(u64),
+    /// A room.
+    Room(LogId, Arc<Row>),
+    /// How far a user has seen a room.
+    Seen(LogId, UserId, Arc<Devices>),
+}
+
+impl Kept {
+    /// Gives the changes that make the row. A room comes before what was seen of it.
+    pub fn restore(self, change: &mut dyn FnMut(Change)) {
+        match self {
+            Self::Epoch(epoch) => change(Change::TakeOver { epoch }),
+            Self::Room(log, row) => change(Change::Create { log, row: Row::clone(&row) }),
+            Self::Seen(log, user, devices) => {
+                for (device, &(through, at)) in &*devices {
+                    let (user, device) = (user.clone(), device.clone());
+                    change(Change::See { log, user, device, through, at, back: Back::Go });
+                }
+            }
+        }
+    }
 }
 
 impl Table {
@@ -277,51 +306,57 @@ impl Table {
 
     /// See [`Store::seen`].
     pub fn seen(&self, log: LogId, user: &UserId) -> Option<&Arc<Devices>> {
-        self.seen.get(&log)?.get(user)
+        self.seen.get(&(log, user.clone()))
     }
 
     /// See [`Store::silent`].
     pub fn silent(&self, after: Option<&(LogId, UserId)>, before: Timestamp, most: usize) -> Silent {
-        let first = after.map_or(LogId::new(0), |(log, _)| *log);
-        let all = self.seen.range(first..).flat_map(|(&log, users)| {
-            let from = match after {
-                Some((at, user)) if *at == log => Bound::Excluded(user),
-                _ => Bound::Unbounded,
-            };
-            users.range((from, Bound::Unbounded)).map(move |(user, devices)| (log, user, devices))
-        });
+        let from = after.cloned().map_or(Bound::Unbounded, Bound::Excluded);
         let mut silent = Silent::default();
-        for (looked, (log, user, devices)) in all.enumerate() {
+        for (looked, (key, devices)) in self.seen.range((from, Bound::Unbounded)).enumerate() {
             if looked == most {
                 return silent;
             }
             if devices.values().any(|(_, at)| *at < before) {
-                silent.users.push((log, user.clone()));
+                silent.users.push(key.clone());
             }
-            silent.last = Some((log, user.clone()));
+            silent.last = Some(key.clone());
         }
         Silent { last: None, ..silent }
     }
 
-    /// Changes that make the same table from an empty one.
-    pub fn written(&self) -> Vec<Change> {
-        let taken = (self.epoch > 0).then_some(Change::TakeOver { epoch: self.epoch });
-        let mut changes: Vec<_> = taken.into_iter().collect();
-        let create = |(&log, row): (&LogId, &Arc<Row>)| Change::Create { log, row: Row::clone(row) };
-        changes.extend(self.rows.iter().map(create));
-        for (&log, users) in &self.seen {
-            for (user, devices) in users {
-                changes.extend(devices.iter().map(|(device, &(through, at))| {
-                    let (user, device) = (user.clone(), device.clone());
-                    Change::See { log, user, device, through, at, back: Back::Go }
-                }));
-            }
+    /// Begins a snapshot of all that is stored now.
+    pub fn begin_snapshot(&mut self) {
+        self.epoch_before = Some(self.epoch).filter(|&epoch| epoch > 0);
+        self.rows.begin_snapshot();
+        self.seen.begin_snapshot();
+    }
+
+    /// Gives the snapshot up, if there is one.
+    pub fn end_snapshot(&mut self) {
+        self.epoch_before = None;
+        self.rows.end_snapshot();
+        self.seen.end_snapshot();
+    }
+
+    /// The next rows of the snapshot, rooms first; none when it is over. Looks at so many at most.
+    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Kept>> {
+        if let Some(epoch) = self.epoch_before.take() {
+            return Some(vec![Kept::Epoch(epoch)]);
         }
-        changes
+        if let Some(rows) = self.rows.next_rows(most) {
+            return Some(rows.into_iter().map(|(log, row)| Kept::Room(log, row)).collect());
+        }
+        let rows = self.seen.next_rows(most)?;
+        Some(rows.into_iter().map(|((log, user), devices)| Kept::Seen(log, user, devices)).collect())
     }
 
     fn remove(&mut self, log: LogId) {
-        self.seen.remove(&log);
+        let from = self.seen.range((log, UserId::least())..).take_while(|((of, _), _)| *of == log);
+        let users: Vec<_> = from.map(|(key, _)| key.clone()).collect();
+        for key in users {
+            self.seen.remove(&key);
+        }
         let Some(row) = self.rows.remove(&log) else { return };
         if let Some(names) = self.names.get_mut(&row.project) {
             names.remove(&row.id);
@@ -335,7 +370,7 @@ impl Table {
         if !self.rows.contains_key(&log) {
             return;
         }
-        let devices = Arc::make_mut(self.seen.entry(log).or_default().entry(user).or_default());
+        let devices = Arc::make_mut(self.seen.or_insert_with((log, user), Arc::default));
         let (through, at) = seen;
         let known = devices.entry(device.clone()).or_insert(seen);
         if back == Back::Go || through > known.0 {
@@ -354,16 +389,12 @@ impl Table {
     }
 
     fn forget(&mut self, log: LogId, user: &UserId, before: Timestamp) {
-        let Some(users) = self.seen.get_mut(&log) else { return };
-        if let Some(devices) = users.get_mut(user) {
-            let devices = Arc::make_mut(devices);
-            devices.retain(|_, (_, at)| *at >= before);
-            if devices.is_empty() {
-                users.remove(user);
-            }
-        }
-        if users.is_empty() {
-            self.seen.remove(&log);
+        let key = (log, user.clone());
+        let Some(devices) = self.seen.get_mut(&key) else { return };
+        let devices = Arc::make_mut(devices);
+        devices.retain(|_, (_, at)| *at >= before);
+        if devices.is_empty() {
+            self.seen.remove(&key);
         }
     }
 

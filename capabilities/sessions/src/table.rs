@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
-use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError, Tables};
+use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, Status, StoreError, Tables};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
 use tidings_streams::{Life, Owner, StreamKey};
 
@@ -403,11 +403,34 @@ impl log::Change for Change {
     type Refusal = Declined;
 }
 
+/// A row of the table, by its log.
+#[derive(Clone, Debug)]
+pub enum Row {
+    /// A source.
+    Source(LogId, Arc<Source>),
+    /// A session.
+    Session(LogId, Arc<Session>),
+}
+
+impl Row {
+    /// The change that makes the row. Sources come before the sessions that hear them.
+    pub fn restored(self) -> Change {
+        match self {
+            Self::Source(source, row) => {
+                Change::RestoreSource { source, id: row.id.clone(), progress: row.progress.clone() }
+            }
+            Self::Session(session, row) => {
+                Change::RestoreSession { session, subscriptions: row.subscriptions.clone() }
+            }
+        }
+    }
+}
+
 /// All sessions and sources, in memory.
 #[derive(Debug, Default)]
 pub struct Table {
-    sessions: HashMap<LogId, Arc<Session>, LogHash>,
-    sources: HashMap<LogId, Arc<Source>, LogHash>,
+    sessions: SnapshotMap<LogId, Arc<Session>>,
+    sources: SnapshotMap<LogId, Arc<Source>>,
     following: BTreeSet<LogId>,
     /// Sources that have ended, and sessions whose rows may still say that they hear them. Whoever looks at a row is shown
     /// that they do not; the rows are changed a few at a time.
@@ -500,16 +523,30 @@ impl Table {
 
     /// Changes that make the same table from an empty one.
     pub fn written(&self) -> Vec<Change> {
-        let source = |(&source, row): (&LogId, &Arc<Source>)| Change::RestoreSource {
-            source,
-            id: row.id.clone(),
-            progress: row.progress.clone(),
-        };
-        let session = |&session: &LogId| {
-            let subscriptions = self.session(session)?.subscriptions.clone();
-            Some(Change::RestoreSession { session, subscriptions })
-        };
-        self.sources.iter().map(source).chain(self.sessions.keys().filter_map(session)).collect()
+        let sources = self.sources.iter().map(|(&log, row)| Row::Source(log, row.clone()));
+        let sessions = self.sessions.iter().map(|(&log, row)| Row::Session(log, row.clone()));
+        sources.chain(sessions).map(Row::restored).collect()
+    }
+
+    /// Begins a snapshot of all sources and sessions as they are now.
+    pub fn begin_snapshot(&mut self) {
+        self.sources.begin_snapshot();
+        self.sessions.begin_snapshot();
+    }
+
+    /// Gives the snapshot up, if there is one.
+    pub fn end_snapshot(&mut self) {
+        self.sources.end_snapshot();
+        self.sessions.end_snapshot();
+    }
+
+    /// The next rows of the snapshot, sources first; none when it is over. Looks at so many at most.
+    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        if let Some(rows) = self.sources.next_rows(most) {
+            return Some(rows.into_iter().map(|(log, row)| Row::Source(log, row)).collect());
+        }
+        let rows = self.sessions.next_rows(most)?;
+        Some(rows.into_iter().map(|(log, row)| Row::Session(log, row)).collect())
     }
 
     /// Keeps in step with what happens to streams: nothing is known of a log whose stream has ended.
@@ -529,7 +566,7 @@ impl Table {
                 self.silence(*log);
                 self.set_expiry(*log, None);
             }
-            Stream::Create { key, stream } => {
+            Stream::Create { key, stream } | Stream::Restore { key, stream } => {
                 let is_session = stream.owner == Owner::Session && stream.life == Life::Active;
                 if let Some(expires_at) = stream.expires_at.filter(|_| is_session) {
                     self.set_expiry(stream.log, Some(Lifetime { key: key.clone(), expires_at }));
@@ -611,7 +648,7 @@ impl Table {
     /// the follower.
     fn source_row(&mut self, source: LogId, id: StreamId, since: Position) -> &mut Source {
         let following = &mut self.following;
-        let row = self.sources.entry(source).or_insert_with(|| {
+        let row = self.sources.or_insert_with(source, || {
             following.insert(source);
             let progress = Progress::following(since);
             Arc::new(Source { id, version: 0, joined: 0, targets: Targets::default(), progress })
@@ -737,7 +774,7 @@ impl Tables for Table {
             Change::Streams(_) | Change::Expect { .. } => {}
             Change::Subscribe { session, source, id, at, since, envelope, unreadable, .. } => {
                 let id = self.enter(session, source, id, since);
-                let row = Arc::make_mut(self.sessions.entry(session).or_default());
+                let row = Arc::make_mut(self.sessions.or_insert_with(session, Arc::default));
                 row.leave(&self.ended);
                 row.tidy(at, unreadable);
                 let place = match row.find(source) {

@@ -1,6 +1,6 @@
 //! What is stored of a stream beside its records, how it changes, and what a store must be able to answer.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, HoldsTables, Status, StoreError};
+use tidings_engine::log::{self, BeforeImages, Commits, HoldsTables, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
@@ -229,6 +229,13 @@ pub enum Change {
         /// Why.
         cause: Cause,
     },
+    /// A stream as it was written down, with the number of its forks.
+    Restore {
+        /// Its name.
+        key: StreamKey,
+        /// All that is known of it.
+        stream: Stream,
+    },
 }
 
 /// What becomes of records below a stream's floor. Judged with the change.
@@ -283,7 +290,7 @@ impl log::Change for Change {
 pub struct Table {
     streams: HashMap<StreamKey, Arc<Stream>>,
     /// Each project's id once, shared by the keys of its streams, and their ids in order.
-    projects: HashMap<ProjectId, BTreeSet<StreamId>>,
+    projects: BTreeMap<ProjectId, BTreeSet<StreamId>>,
     /// How many of them are of sessions, for projects that have any.
     sessions: HashMap<ProjectId, usize>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
@@ -291,7 +298,12 @@ pub struct Table {
     expiring_sessions: BTreeSet<(Timestamp, StreamKey)>,
     unreferenced: BTreeSet<StreamKey>,
     retained: BTreeSet<StreamKey>,
+    /// Rows of a snapshot that have changed since it began.
+    before: BeforeImages<StreamKey, Arc<Stream>>,
 }
+
+/// A stream and its name.
+pub type Row = (StreamKey, Arc<Stream>);
 
 impl Table {
     /// The stream under a key.
@@ -364,6 +376,34 @@ impl Table {
         self.retained.range((start, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
+    /// Begins a snapshot of all streams as they are now.
+    pub fn begin_snapshot(&mut self) {
+        self.before.begin();
+    }
+
+    /// Gives the snapshot up, if there is one.
+    pub fn end_snapshot(&mut self) {
+        self.before.end();
+    }
+
+    /// The next streams of the snapshot, by key; none when it is over. Looks at so many at most.
+    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        let Self { streams, projects, before, .. } = self;
+        before.next(most, |after| {
+            let after = after.cloned();
+            let first = after.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.project.clone()));
+            let keys = projects.range((first, Bound::Unbounded)).flat_map(move |(project, ids)| {
+                let start = match &after {
+                    Some(key) if key.project == *project => Bound::Excluded(key.id.clone()),
+                    _ => Bound::Unbounded,
+                };
+                let ids = ids.range((start, Bound::Unbounded));
+                ids.map(|id| StreamKey { project: project.clone(), id: id.clone() })
+            });
+            keys.filter_map(|key| streams.get(&key).cloned().map(|stream| (key, stream)))
+        })
+    }
+
     fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
         self.streams
             .get(key)
@@ -374,6 +414,7 @@ impl Table {
 
     /// Puts what `change` makes of the stream in its place and keeps the indexes in step.
     fn replace(&mut self, key: &StreamKey, change: impl FnOnce(&mut Stream)) {
+        self.keep(key);
         let Some(stream) = self.streams.get_mut(key) else { return };
         let before = Due::of(stream);
         change(Arc::make_mut(stream));
@@ -385,7 +426,13 @@ impl Table {
         }
     }
 
+    fn keep(&mut self, key: &StreamKey) {
+        let Self { streams, before, .. } = self;
+        before.keep(key, || streams.get(key).cloned());
+    }
+
     fn put(&mut self, key: StreamKey, stream: Arc<Stream>) {
+        self.keep(&key);
         let key = self.count_in(key);
         self.enter(&key, Due::of(&stream));
         if stream.owner == Owner::Session {
@@ -448,6 +495,7 @@ impl Table {
     }
 
     fn take(&mut self, key: &StreamKey) -> Option<Arc<Stream>> {
+        self.keep(key);
         let stream = self.streams.remove(key)?;
         self.count_out(key);
         self.leave(key, Due::of(&stream));
@@ -487,6 +535,8 @@ impl log::Tables for Table {
 
     fn judge(&self, change: &Change) -> Result<(), Declined> {
         match change {
+            Change::Restore { key, .. } if self.streams.contains_key(key) => Err(Declined::Exists),
+            Change::Restore { .. } => Ok(()),
             Change::Create { key, stream } => {
                 if self.streams.contains_key(key) {
                     return Err(Declined::Exists);
@@ -531,6 +581,7 @@ impl log::Tables for Table {
                 }
                 self.put(key, Arc::new(stream));
             }
+            Change::Restore { key, stream } => self.put(key, Arc::new(stream)),
             Change::Expect { .. } => {}
             Change::Renew { key, expires_at, .. } => {
                 self.replace(&key, |stream| stream.expires_at = stream.expires_at.max(Some(expires_at)));

@@ -17,7 +17,7 @@
 //!    references like others, and trimming takes nothing away from that.
 //!
 //! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is judged; pure), [`store`] (the traits), then
-//! [`memory`], the implementation that tests run on. `contract` is the suite every store runs.
+//! [`memory`], the implementation that tests run on, and [`snapshot`], how tables are written down while they change. `contract` is the suite every store runs.
 //!
 //! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
 
@@ -27,6 +27,7 @@ pub mod contract;
 pub mod memory;
 pub mod plan;
 pub mod record;
+pub mod snapshot;
 pub mod state;
 pub mod store;
 
@@ -35,6 +36,7 @@ pub use commit::{
 };
 pub use memory::Memory;
 pub use record::{Boundary, Origin, Page, Record, Span, Status, Weight};
+pub use snapshot::{BeforeImages, SnapshotMap};
 pub use state::{Judged, LogParts, LogState, Refusal};
 pub use store::{
     Carries, Change, CommitError, Commits, HoldsTables, Logs, ReadError, Refused, StoreError, Tables,

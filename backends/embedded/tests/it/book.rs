@@ -1,10 +1,12 @@
 //! The tables that the store keeps in these tests: the contract suite's notes, written down.
 
+use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 use tidings_embedded::codec::{Garbled, Put, Take};
 use tidings_embedded::simulation::SimulatedDisk;
-use tidings_embedded::{Embedded, OpenError, Options, StoredTables, Touch};
+use tidings_embedded::{Disk, DiskFile, Embedded, OpenError, Options, StoredTables, Touch};
 use tidings_engine::log::Tables;
 use tidings_engine::log::contract::{Note, NoteExists, Notes};
 use tidings_engine::{Bus, ManualClock};
@@ -12,21 +14,27 @@ use tidings_model::Timestamp;
 
 /// Notes that can be written down.
 #[derive(Debug, Default)]
-pub struct Book(pub Notes);
+pub struct Book {
+    pub notes: Notes,
+    /// Notes never change, so a snapshot is those that were there.
+    snapshot: Option<VecDeque<Note>>,
+}
 
 impl Tables for Book {
     type Change = Note;
 
     fn judge(&self, change: &Note) -> Result<(), NoteExists> {
-        self.0.judge(change)
+        self.notes.judge(change)
     }
 
     fn apply(&mut self, change: Note) {
-        self.0.apply(change);
+        self.notes.apply(change);
     }
 }
 
 impl StoredTables for Book {
+    type Row = Note;
+
     fn encode(change: &Note, out: &mut Vec<u8>) {
         out.text(&change.key);
         out.text(&change.text);
@@ -36,8 +44,27 @@ impl StoredTables for Book {
         Ok(Note { key: take.text()?, text: take.text()? })
     }
 
-    fn dump(&self) -> Vec<Note> {
-        self.0.iter().map(|(key, text)| Note { key: key.clone(), text: text.clone() }).collect()
+    fn takes_space(&self, change: &Note) -> bool {
+        !change.text.is_empty()
+    }
+
+    fn begin_snapshot(&mut self) {
+        let notes = self.notes.iter();
+        self.snapshot =
+            Some(notes.map(|(key, text)| Note { key: key.clone(), text: text.clone() }).collect());
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Note>> {
+        let left = self.snapshot.as_mut().filter(|left| !left.is_empty())?;
+        Some(left.drain(..most.min(left.len())).collect())
+    }
+
+    fn end_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    fn restore(row: Note, change: &mut dyn FnMut(Note)) {
+        change(row);
     }
 
     fn subjects(&self, change: &Note, subject: &mut dyn FnMut(Touch, u64)) {
@@ -58,6 +85,53 @@ pub fn small() -> Options {
 
 /// A store on a simulated disk.
 pub fn open(disk: &SimulatedDisk, options: Options) -> Result<Embedded<Book>, OpenError> {
+    open_on(Arc::new(disk.clone()), options)
+}
+
+/// A store on any disk.
+pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded<Book>, OpenError> {
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
-    Embedded::open(Arc::new(disk.clone()), options, Bus::new(), Arc::new(clock))
+    Embedded::open(disk, options, Bus::new(), Arc::new(clock))
+}
+
+/// A simulated disk that tells when a file is made, before it is, and may claim to have space that it has not.
+pub struct Told {
+    pub disk: SimulatedDisk,
+    pub before_create: Box<dyn Fn(&str) + Send + Sync>,
+    pub claims: Option<u64>,
+}
+
+impl Disk for Told {
+    fn create_folder(&self, name: &str) -> io::Result<()> {
+        self.disk.create_folder(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        (self.before_create)(name);
+        self.disk.create(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.disk.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.disk.list(folder)
+    }
+
+    fn sync_folder(&self, folder: &str) -> io::Result<()> {
+        self.disk.sync_folder(folder)
+    }
+
+    fn available(&self) -> io::Result<u64> {
+        self.claims.map_or_else(|| self.disk.available(), Ok)
+    }
 }

@@ -79,7 +79,7 @@ impl Subject for Under {
     }
 
     fn note(&self, key: &str) -> Option<String> {
-        self.store.look(|book, _| book.0.get(key).cloned())
+        self.store.look(|book, _| book.notes.get(key).cloned())
     }
 
     fn hold(&self) -> BoxFuture<'_, Box<dyn Any + Send>> {

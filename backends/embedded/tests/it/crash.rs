@@ -270,7 +270,7 @@ impl Writer {
             let sequence = self.sequence_in(store, log, &known).await;
             seen.logs.insert(log, ModelLog { payloads, trimmed, closed: status.closed, sequence });
         }
-        let note = |n: u64| store.look(|book, _| book.0.get(&format!("{}/{n}", self.number)).is_some());
+        let note = |n: u64| store.look(|book, _| book.notes.get(&format!("{}/{n}", self.number)).is_some());
         seen.notes = (0..).take_while(|&n| note(n)).count() as u64;
         seen
     }

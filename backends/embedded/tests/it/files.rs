@@ -159,7 +159,7 @@ async fn an_unknown_format_version_is_told() {
     // The version stands behind eight letters and is not under the checksum.
     disk.rot("MANIFEST", 8);
     let error = open(&disk, small()).err().expect("refused");
-    assert!(matches!(&error, OpenError::Version { name, expected: 4, .. } if name == "MANIFEST"), "{error}");
+    assert!(matches!(&error, OpenError::Version { name, expected: 5, .. } if name == "MANIFEST"), "{error}");
 }
 
 #[tokio::test]

@@ -1,12 +1,52 @@
 //! A full disk: writes are refused and accepted again when there is space, without a restart, and nothing is lost.
 
-use bytes::Bytes;
-use tidings_embedded::Options;
-use tidings_embedded::simulation::SimulatedDisk;
-use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation, Span, StoreError};
-use tidings_model::Position;
+use std::sync::Arc;
 
-use crate::book::{open, small};
+use bytes::Bytes;
+use tidings_embedded::simulation::SimulatedDisk;
+use tidings_embedded::{Disk, Embedded, Options};
+use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation, Span, StoreError};
+use tidings_model::{LogId, Position};
+
+use crate::book::{Book, Told, open, open_on, small};
+
+/// The least that may be left on the disks of these tests.
+const RESERVE: u64 = 1 << 20;
+
+/// Generations are only written when a test says so.
+fn by_hand() -> Options {
+    Options { reserve_bytes: RESERVE, generation_bytes: 32 << 20, wal_file_bytes: 2 << 20, ..small() }
+}
+
+async fn new_log(store: &Embedded<Book>) -> LogId {
+    let log = store.reserve().await.expect("a number");
+    store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
+    log
+}
+
+/// A segment with so many records of 1,000 bytes of each log.
+async fn write_segment(store: &Embedded<Book>, logs: &[LogId], records: usize) {
+    for &log in logs {
+        let payloads = vec![Bytes::from(vec![7; 1_000]); records];
+        store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
+    }
+    store.flush().expect("written");
+    store.tend().expect("looked after");
+}
+
+fn segments(disk: &SimulatedDisk) -> usize {
+    disk.list("segments").expect("listed").len()
+}
+
+async fn records(store: &Embedded<Book>, log: LogId) -> usize {
+    let all = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
+    store.read(log, all).await.expect("readable").records.len()
+}
+
+/// A disk with so much space left.
+fn leave(disk: &SimulatedDisk, bytes: u64) {
+    disk.set_capacity(Some(disk.used() + bytes));
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_writes_until_there_is_space_again() {
@@ -173,4 +213,115 @@ async fn want_of_file_descriptors_refuses_writes_until_there_are_some_again() {
         assert_eq!(records.len() as u32, acknowledged);
         assert!(records.iter().zip(0u32..).all(|(record, n)| record.payload[..4] == n.to_be_bytes()));
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn merging_leaves_the_reserve_to_those_who_write() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, by_hand()).expect("new");
+    let log = new_log(&store).await;
+    for _ in 0..7 {
+        write_segment(&store, &[log], 100).await;
+    }
+    assert_eq!(segments(&disk), 7, "too few to be merged");
+    let payloads = vec![Bytes::from(vec![7; 1_000]); 100];
+    store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
+    // Enough for the eighth segment and for whoever writes, but not for all eight once more.
+    leave(&disk, RESERVE + 300_000);
+    store.flush().expect("written");
+    store.tend().expect("it ends, though there is no space to merge");
+    assert_eq!(segments(&disk), 8);
+    assert_eq!(store.accepting(), Ok(()), "the reserve is untouched");
+    store
+        .commit(Commit::new().with(Append::new(log, vec![Bytes::from_static(b"x")])))
+        .await
+        .expect("appended");
+    leave(&disk, RESERVE + 1_000_000);
+    store.tend().expect("merged");
+    assert_eq!(segments(&disk), 1);
+    assert_eq!(store.accepting(), Ok(()));
+    assert_eq!(records(&store, log).await, 801);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_frees_space_comes_before_what_takes_some() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, by_hand()).expect("new");
+    let mut logs = Vec::new();
+    for _ in 0..4 {
+        logs.push(new_log(&store).await);
+    }
+    disk.set_capacity(Some(disk.used() + 100 * RESERVE));
+    // Two segments that will be dead, one of which a quarter will be left, another that will be dead, eight neighbours.
+    write_segment(&store, &logs[1..2], 1_000).await;
+    write_segment(&store, &logs[1..2], 1_000).await;
+    write_segment(&store, &[logs[2], logs[2], logs[2], logs[3]], 300).await;
+    write_segment(&store, &logs[2..3], 600).await;
+    for n in 0..8 {
+        // There is never enough space to merge them.
+        leave(&disk, RESERVE + 200_000);
+        write_segment(&store, &logs[..1], 40).await;
+        assert_eq!(segments(&disk), 5 + n);
+    }
+    leave(&disk, RESERVE / 2 + 400_000);
+    for log in [logs[1], logs[2]] {
+        store.commit(Commit::new().with(Operation::Delete(log))).await.expect("what frees space is accepted");
+    }
+    let before = disk.used();
+    assert_eq!(store.accepting(), Err(StoreError::NoSpace));
+    store.tend().expect("it ends");
+    // Dropped: both of the second log, and one of the third. Written anew: the one with the fourth log. Then there was
+    // space for the neighbours.
+    assert_eq!(segments(&disk), 2);
+    assert!(before - disk.used() > 3_300_000, "{} bytes were given back", before - disk.used());
+    assert_eq!(store.accepting(), Ok(()));
+    assert_eq!((records(&store, logs[0]).await, records(&store, logs[3]).await), (320, 300));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_segment_is_not_written_anew_with_the_last_half_of_the_reserve() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, by_hand()).expect("new");
+    let logs = [new_log(&store).await, new_log(&store).await];
+    for records in [300, 500] {
+        let log = if records == 300 { logs[0] } else { logs[1] };
+        let payloads = vec![Bytes::from(vec![7; 1_000]); records];
+        store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
+    }
+    store.flush().expect("written");
+    store.commit(Commit::new().with(Operation::Delete(logs[1]))).await.expect("deleted");
+    for (left, is_written) in [(RESERVE / 2 + 250_000, false), (RESERVE / 2 + 350_000, true)] {
+        leave(&disk, left);
+        let before = disk.used();
+        store.tend().expect("it ends");
+        assert_eq!(before - disk.used() > 400_000, is_written, "with {left} bytes left");
+    }
+    assert_eq!(records(&store, logs[0]).await, 300);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_merge_that_finds_no_space_is_given_up_and_nobody_waits_for_it() {
+    let disk = SimulatedDisk::new();
+    // It believes that there is space, as when somebody else takes it meanwhile.
+    let told = Told { disk: disk.clone(), before_create: Box::new(|_| {}), claims: Some(u64::MAX) };
+    let store = open_on(Arc::new(told), by_hand()).expect("new");
+    let log = new_log(&store).await;
+    for _ in 0..7 {
+        write_segment(&store, &[log], 100).await;
+    }
+    let payloads = vec![Bytes::from(vec![7; 1_000]); 100];
+    store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
+    leave(&disk, 300_000);
+    store.flush().expect("written");
+    let before = disk.used();
+    store.tend().expect("it ends");
+    store.tend().expect("and again");
+    assert_eq!(segments(&disk), 8, "nothing is left of what was begun");
+    assert_eq!(disk.used(), before);
+    assert_eq!(store.accepting(), Ok(()), "a merge that waits for space keeps nobody from writing");
+    assert_eq!(records(&store, log).await, 800);
+    disk.set_capacity(None);
+    store.tend().expect("merged");
+    assert_eq!(segments(&disk), 1);
+    assert_eq!(records(&store, log).await, 800);
 }

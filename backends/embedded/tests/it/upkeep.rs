@@ -10,7 +10,7 @@ use tidings_engine::log::contract::Note;
 use tidings_engine::log::{Append, Commit, Commits, Logs, Of, Operation, Outcome, Refer, Span};
 use tidings_model::{LogId, Position, limits};
 
-use crate::book::{Book, open, small};
+use crate::book::{Book, Told, open, open_on, small};
 
 async fn new_logs(store: &Embedded<Book>, count: usize) -> Vec<LogId> {
     let mut logs = Vec::new();
@@ -182,4 +182,99 @@ async fn commits_that_come_while_the_committer_gathers_are_in_one_frame() {
     release.send(()).expect("the committer waits");
     let (first, second) = (first.await.expect("committed"), second.await.expect("committed"));
     assert_eq!(first.number, second.number);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
+    let disk = SimulatedDisk::new();
+    let (making, made) = mpsc::channel::<()>();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let before_create = Box::new(move |name: &str| {
+        if name.starts_with("checkpoint/") && making.send(()).is_ok() {
+            // Once the test has seen enough, nobody releases and all goes on.
+            let _ = released.lock().expect("only one thread waits here").recv();
+        }
+    });
+    let told = Arc::new(Told { disk: disk.clone(), before_create, claims: None });
+    let options = Options { generation_bytes: 256 << 10, wal_file_bytes: 16 << 20, ..small() };
+    let store = open_on(told, options.clone()).expect("new");
+    let logs = new_logs(&store, 400).await;
+    for &log in &logs {
+        store.commit(append(log, b"before")).await.expect("appended");
+    }
+    for n in 0..400 {
+        let note = Note { key: format!("before {n:04}"), text: "x".repeat(40) };
+        store.commit(Commit::new().changing(note)).await.expect("noted");
+    }
+    let flushing = store.clone();
+    let flushing = std::thread::spawn(move || flushing.flush());
+    made.recv().expect("the delta is being written");
+    release.send(()).expect("it waits");
+    flushing.join().expect("no panic").expect("written");
+    made.recv().expect("the base is being written, of the same moment");
+    // Nobody waits for it, and nothing of this is in it.
+    for (n, &log) in logs.iter().enumerate() {
+        let commit = match n % 4 {
+            0 => append(log, b"after"),
+            1 => Commit::new().with(Operation::Delete(log)),
+            2 => Commit::new().with(Operation::Trim { log, floor: Position::MAX }),
+            _ => Commit::new().changing(Note { key: format!("after {n}"), text: "y".into() }),
+        };
+        store.commit(commit).await.expect("made");
+    }
+    let later = new_logs(&store, 3).await;
+    drop((release, made));
+    while disk.list("checkpoint").expect("listed").len() != 1 {
+        tokio::task::yield_now().await;
+    }
+    let mut expected = Vec::new();
+    for &log in logs.iter().chain(&later) {
+        expected.push(store.status(log).await.ok());
+    }
+    let notes = |store: &Embedded<Book>| {
+        store.look(|book, _| {
+            book.notes.iter().map(|(key, text)| (key.clone(), text.clone())).collect::<Vec<_>>()
+        })
+    };
+    let expected_notes = notes(&store);
+    assert_eq!(expected_notes.len(), 500);
+    let left = disk.after_power_cut(&mut fastrand::Rng::with_seed(1));
+    drop(store);
+    let store = open(&left, options).expect("opens");
+    for (n, &log) in logs.iter().chain(&later).enumerate() {
+        assert_eq!(store.status(log).await.ok(), expected[n], "{log}");
+    }
+    assert_eq!(notes(&store), expected_notes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_that_finds_no_space_to_be_compacted_is_compacted_later() {
+    let disk = SimulatedDisk::new();
+    let options = Options { generation_bytes: 256 << 10, wal_file_bytes: 1 << 20, ..small() };
+    let store = open(&disk, options.clone()).expect("new");
+    let mut notes = 0;
+    let mut note = |bytes: usize| {
+        notes += 1;
+        Commit::new().changing(Note { key: format!("{notes:04}"), text: "x".repeat(bytes) })
+    };
+    let checkpoints = || disk.list("checkpoint").expect("listed").len();
+    for _ in 0..100 {
+        store.commit(note(500)).await.expect("noted");
+    }
+    // Enough for the delta, and not for the base.
+    disk.set_capacity(Some(disk.used() + 70_000));
+    store.flush().expect("written");
+    store.commit(note(10)).await.expect("noted");
+    store.flush().expect("written");
+    assert_eq!(checkpoints(), 2, "two deltas");
+    disk.set_capacity(None);
+    store.commit(note(10)).await.expect("noted");
+    store.flush().expect("written");
+    while checkpoints() != 1 {
+        tokio::task::yield_now().await;
+    }
+    drop(store);
+    let store = open(&disk, options).expect("opens");
+    assert_eq!(store.look(|book, _| book.notes.iter().count()), 102);
 }
