@@ -165,6 +165,9 @@ impl From<StreamError> for ApiError {
             }
             StreamError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error),
             StreamError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            StreamError::Store(StoreError::TooLarge { .. }) => {
+                Self::new(S::PAYLOAD_TOO_LARGE, "commit_too_large", error)
+            }
             StreamError::Store(StoreError::Unavailable(_)) | StreamError::Unexpected(_) => {
                 Self::internal(error)
             }
@@ -245,6 +248,9 @@ impl From<ProjectError> for ApiError {
                 Declined::TooManyProjects => Self::new(S::CONFLICT, "too_many_projects", error),
             },
             ProjectError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            ProjectError::Store(StoreError::TooLarge { .. }) => {
+                Self::new(S::PAYLOAD_TOO_LARGE, "commit_too_large", error)
+            }
             ProjectError::Store(StoreError::Unavailable(_)) => Self::internal(error),
         }
     }

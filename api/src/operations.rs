@@ -53,7 +53,9 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
         Ok(()) => Ok(axum::Json(json!({ "status": "ready" }))),
         Err(StoreError::NoSpace) => not("no_space", "the store is out of space"),
         // The reason may name files; the log has it.
-        Err(StoreError::Unavailable(_)) => not("store_stopped", "the store has stopped"),
+        Err(StoreError::Unavailable(_) | StoreError::TooLarge { .. }) => {
+            not("store_stopped", "the store has stopped")
+        }
     }
 }
 

@@ -178,6 +178,9 @@ impl From<RoomError> for Refusal {
             RoomError::Store(StoreError::NoSpace) => {
                 Self::new(S::INSUFFICIENT_STORAGE, "Unavailable", error).retrying(UNAVAILABLE)
             }
+            RoomError::Store(StoreError::TooLarge { .. }) => {
+                Self::new(S::PAYLOAD_TOO_LARGE, "PayloadTooLarge", error)
+            }
             RoomError::Store(StoreError::Unavailable(_)) => ApiError::internal(error).into(),
         }
     }

@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 use tidings_engine::Clock;
 use tidings_engine::log::plan::{Known, Overlay, Plan, View};
 use tidings_engine::log::{
-    Commit, CommitError, Committed, LogState, Of, Operation, Record, Refusal, Refused, Status, StoreError,
+    Commit, CommitError, Committed, Conditions, LogState, Of, Operation, Record, Refusal, Refused, Status,
+    StoreError,
 };
 use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::disk::Disk;
 use crate::error::is_transient;
@@ -42,7 +43,26 @@ pub(crate) struct Job<T: StoredTables> {
     pub(crate) commit: Commit<T::Change>,
     /// What each reference of the commit to stored records refers to, by its place among the operations.
     pub(crate) stored: HashMap<usize, StoredRead>,
+    /// The changes as they are written, in order; none for one that is only judged.
+    pub(crate) written: Written,
+    /// About how many bytes it takes in a frame, and not less.
+    pub(crate) size: usize,
+    /// Its share of the queue.
+    pub(crate) share: OwnedSemaphorePermit,
     pub(crate) answer: Asker<T>,
+}
+
+/// Changes as they are written.
+pub(crate) type Written = Vec<Option<Vec<u8>>>;
+
+/// Writes the changes of a commit. Whoever commits does it, so that the one thread need not.
+pub(crate) fn written<T: StoredTables>(commit: &Commit<T::Change>) -> Written {
+    let write = |change: &T::Change| {
+        let mut bytes = Vec::new();
+        T::encode(change, &mut bytes);
+        bytes
+    };
+    commit.changes.iter().map(|change| (!T::is_only_judged(change)).then(|| write(change))).collect()
 }
 
 /// Records that a reference refers to, as they were read.
@@ -58,7 +78,7 @@ pub(crate) enum Reply<T: StoredTables> {
     /// An answer.
     Done(Answer<T>),
     /// What it refers to has changed since it was read: read again.
-    Stale(Commit<T::Change>),
+    Stale(Commit<T::Change>, Written),
 }
 
 /// Whoever waits for an answer.
@@ -102,6 +122,9 @@ struct Batch<T: StoredTables> {
     number: CommitNumber,
     now: Timestamp,
     frame: Frame,
+    /// What the frame takes without commits, and may take with them.
+    empty_bytes: usize,
+    frame_bytes_max: usize,
     /// Whether it may take what needs space.
     space: Space,
     /// The logs it touches, as it leaves them.
@@ -124,10 +147,18 @@ enum Space {
 struct Good<T: StoredTables> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
+    /// Kept until it is made.
+    _share: OwnedSemaphorePermit,
     answer: Asker<T>,
 }
 
 impl<T: StoredTables> Batch<T> {
+    /// Whether a commit must wait for the next frame. A large one has a frame to itself, so that others need not wait
+    /// until it is written.
+    fn has_no_space_for(&self, job: &Job<T>) -> bool {
+        !self.good.is_empty() && self.frame.size() + job.size > FRAME_BYTES.min(self.frame_bytes_max)
+    }
+
     /// Whether a change that touches something must not be judged without what is in the batch already.
     fn collides(&self, touch: Touch, subject: u64) -> bool {
         let before = self.subjects.get(&subject);
@@ -157,6 +188,10 @@ impl<T: StoredTables> Committer<T> {
             }
             let mut batch = self.begin();
             while let Some(job) = waiting.pop_front().or_else(|| jobs.try_recv().ok()) {
+                if batch.has_no_space_for(&job) {
+                    waiting.push_front(job);
+                    break;
+                }
                 self.judge(&mut batch, job);
                 let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
                 if full || self.work.postponed.len() >= FRAME_COMMITS {
@@ -177,11 +212,14 @@ impl<T: StoredTables> Committer<T> {
         let now = self.clock.now();
         // A disk that cannot be asked will fail when it is written to; that tells more.
         let low = self.disk.available().is_ok_and(|space| space < self.options.reserve_bytes);
+        let frame = Frame::begin(std::mem::take(&mut self.work.memory), number, now);
         Batch {
             number,
             now,
             space: if low { Space::Low } else { Space::Enough },
-            frame: Frame::begin(std::mem::take(&mut self.work.memory), number, now),
+            empty_bytes: frame.size(),
+            frame_bytes_max: self.wal.frame_bytes_max(),
+            frame,
             logs: std::mem::take(&mut self.work.overlay),
             subjects: HashMap::new(),
             good: Vec::new(),
@@ -199,21 +237,21 @@ impl<T: StoredTables> Committer<T> {
             self.work.postponed.push_back(job);
             return;
         }
-        let size = size(&job);
-        if size > self.wal.frame_bytes_max() {
-            let refusal = Refusal::Malformed("a commit larger than a file of the log");
-            return batch.told.push((job.answer, Reply::Done(Err(refusal.into()))));
+        let (bytes, most) = (batch.empty_bytes + job.size, batch.frame_bytes_max);
+        if bytes > most {
+            let error = StoreError::TooLarge { bytes, most };
+            return batch.told.push((job.answer, Reply::Done(Err(CommitError::Store(error)))));
         }
-        if !batch.good.is_empty() && batch.frame.size() + size > self.wal.frame_bytes_max() {
-            self.work.postponed.push_back(job);
-            return;
-        }
-        let Job { commit, stored, answer } = job;
-        if batch.space == Space::Low && commit.operations.iter().any(takes_space) {
+        let Job { commit, stored, written, size: _, share, answer } = job;
+        let takes_space = || {
+            commit.operations.iter().any(takes_space)
+                || commit.changes.iter().any(|change| state.tables.takes_space(change))
+        };
+        if batch.space == Space::Low && takes_space() {
             return batch.told.push((answer, Reply::Done(Err(CommitError::Store(StoreError::NoSpace)))));
         }
         if stored.values().any(|read| read.is_stale(&state, &batch.logs)) {
-            return batch.told.push((answer, Reply::Stale(commit)));
+            return batch.told.push((answer, Reply::Stale(commit, written)));
         }
         let declined = commit.changes.iter().find_map(|change| state.tables.judge(change).err());
         let view = Seen { state: &state, stored };
@@ -228,16 +266,15 @@ impl<T: StoredTables> Committer<T> {
         };
         batch.frame.effects(&plan.effects);
         let mut changes = Vec::with_capacity(commit.changes.len());
-        for change in commit.changes.into_iter().filter(|change| !T::is_only_judged(change)) {
-            let mut bytes = Vec::new();
-            T::encode(&change, &mut bytes);
+        for (change, bytes) in commit.changes.into_iter().zip(written) {
+            let Some(bytes) = bytes else { continue };
             batch.frame.change(&bytes);
             changes.push((change, bytes));
         }
         for (touch, subject) in subjects {
             batch.touch(touch, subject);
         }
-        batch.good.push(Good { plan, changes, answer });
+        batch.good.push(Good { plan, changes, _share: share, answer });
     }
 
     /// Makes a batch durable, then visible, then tells.
@@ -261,8 +298,9 @@ impl<T: StoredTables> Committer<T> {
         if self.work.stopped {
             return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
         }
-        if batch.frame.size() > self.wal.frame_bytes_max() {
-            return Err(StoreError::Unavailable("the commit is larger than a file of the log".into()));
+        let (bytes, most) = (batch.frame.size(), batch.frame_bytes_max);
+        if bytes > most {
+            return Err(StoreError::TooLarge { bytes, most });
         }
         let (last, bytes) = {
             let state = self.shared.read();
@@ -316,7 +354,7 @@ impl<T: StoredTables> Committer<T> {
         let mut state = self.shared.write();
         (state.last_commit, state.chain) = (batch.number, self.wal.chain());
         let mut answers = Vec::with_capacity(batch.good.len());
-        for Good { plan, changes, answer } in batch.good.drain(..) {
+        for Good { plan, changes, answer, .. } in batch.good.drain(..) {
             for effect in plan.effects {
                 self.counts.effect(&effect);
                 state.apply(effect, batch.number, batch.now);
@@ -388,19 +426,33 @@ fn takes_space(operation: &Operation) -> bool {
 }
 
 /// About how many bytes a commit takes in a frame, and not less.
-fn size<T: StoredTables>(job: &Job<T>) -> usize {
+pub(crate) fn size<C>(commit: &Commit<C>, stored: &HashMap<usize, StoredRead>, written: &Written) -> usize {
+    /// A tag, and a few numbers and positions.
     const ITEM: usize = 64;
+    let payloads = |operation: &Operation| match operation {
+        Operation::Append(append) => append.payloads.len(),
+        _ => 0,
+    };
     let operation = |operation: &Operation| match operation {
         Operation::Append(append) => {
-            append.payloads.iter().map(|payload| payload.len() + ITEM).sum::<usize>() + 2048
+            let Conditions { producer, order, tail: _ } = &append.conditions;
+            let producer = producer.as_ref().map_or(0, |producer| producer.id.as_str().len());
+            let order = order.as_ref().map_or(0, |order| order.len());
+            let records = append.payloads.iter().map(|payload| payload.len() + ITEM).sum::<usize>();
+            2 * ITEM + producer + order + records
         }
-        Operation::Refer(refer) => refer.into.len() * 10 + ITEM,
+        Operation::Refer(refer) => {
+            let of = match refer.of {
+                Of::Append(place) => commit.operations.get(place).map_or(0, payloads),
+                Of::Stored { .. } => 0,
+            };
+            (1 + of) * ITEM + refer.into.len() * 10
+        }
         Operation::Create { .. } | Operation::Trim { .. } | Operation::Delete(_) => ITEM,
     };
-    let stored = job.stored.values().flat_map(|read| &read.records).map(|record| record.payload.len() + ITEM);
-    job.commit.operations.iter().map(operation).sum::<usize>()
-        + stored.sum::<usize>()
-        + job.commit.changes.len() * ITEM
+    let stored = stored.values().flat_map(|read| &read.records).map(|record| record.payload.len() + ITEM);
+    let changes = written.iter().flatten().map(|bytes| bytes.len() + ITEM);
+    commit.operations.iter().map(operation).sum::<usize>() + stored.sum::<usize>() + changes.sum::<usize>()
 }
 
 /// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has

@@ -83,6 +83,11 @@ pub(crate) fn show<T: StoredTables>(metrics: &Metrics, shared: &Arc<Shared<T>>) 
     gauge("tidings_store_generation_bytes", "About what the current generation takes in memory.", |shared| {
         shared.read().generation_bytes as f64
     });
+    gauge(
+        "tidings_store_queue_bytes",
+        "Bytes of commits that wait to be made durable, in whole KiB a commit.",
+        |shared| shared.queued_bytes() as f64,
+    );
     gauge("tidings_store_segments", "Segment files.", |shared| shared.read().segments.len() as f64);
     gauge("tidings_store_segment_bytes", "Bytes of segment files.", |shared| {
         shared.read().segments.iter().map(|segment| segment.bytes()).sum::<u64>() as f64

@@ -15,10 +15,10 @@ use tidings_engine::log::{
 };
 use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
-use crate::committer::{Answer, Committer, Job, Reply, StoredRead, Work};
+use crate::committer::{Answer, Committer, Job, Reply, StoredRead, Work, size, written};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::files::Files;
@@ -33,6 +33,11 @@ use crate::wal::{self, Wal};
 
 /// Commits that may wait in the queue; whoever comes then waits with its request.
 const QUEUE: usize = 16 * 1024;
+/// Bytes of commits that may wait there or be on their way to the disk; whoever comes then waits, too.
+const QUEUE_BYTES: usize = 256 << 20;
+/// They are counted in units of so many.
+const QUEUE_UNIT: usize = 1024;
+const QUEUE_UNITS: usize = QUEUE_BYTES / QUEUE_UNIT;
 
 /// Deltas of the checkpoint below this share of a generation are not worth a new base.
 const COMPACT_SHARE: u64 = 16;
@@ -111,6 +116,8 @@ pub(crate) struct Shared<T> {
     pub(crate) reserve_bytes: u64,
     last_log: AtomicU64,
     disk_reads: AtomicU64,
+    /// What is left of [`QUEUE_BYTES`].
+    queue_space: Arc<Semaphore>,
 }
 
 struct Threads<T: StoredTables> {
@@ -164,6 +171,7 @@ impl<T: StoredTables> Embedded<T> {
             stopped: AtomicBool::new(false),
             reserve_bytes: options.reserve_bytes,
             disk_reads: AtomicU64::new(0),
+            queue_space: Arc::new(Semaphore::new(QUEUE_UNITS)),
         });
         measure::show(&options.metrics, &shared);
         let files = Arc::new(Files::new(disk.clone(), shared.clone(), manifest));
@@ -226,15 +234,20 @@ impl<T: StoredTables> Embedded<T> {
 
     async fn commit_whole(&self, mut commit: Commit<T::Change>) -> Answer<T> {
         let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
+        let mut written = written::<T>(&commit);
         loop {
             let stored = self.read_stored(&commit.operations).await?;
+            let size = size(&commit, &stored, &written);
+            let units = (size / QUEUE_UNIT + 1).min(QUEUE_UNITS);
+            let share = self.shared.queue_space.clone().acquire_many_owned(units as u32).await;
+            let share = share.map_err(|_| gone())?;
             let (answer, answered) = oneshot::channel();
-            let job = Job { commit, stored, answer };
+            let job = Job { commit, stored, written, size, share, answer };
             self.queue().send(job).await.map_err(|_| gone())?;
             match answered.await.map_err(|_| gone())? {
                 Reply::Done(answer) => return answer,
                 // What it refers to has changed since it was read.
-                Reply::Stale(again) => commit = again,
+                Reply::Stale(again, bytes) => (commit, written) = (again, bytes),
             }
         }
     }
@@ -275,6 +288,11 @@ impl<T: StoredTables> Embedded<T> {
 impl<T> Shared<T> {
     pub(crate) fn disk_reads(&self) -> u64 {
         self.disk_reads.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of commits that wait or are on their way to the disk, about.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        (QUEUE_UNITS - self.queue_space.available_permits()) * QUEUE_UNIT
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State<T>> {

@@ -143,6 +143,15 @@ pub enum StoreError {
     /// The disk is full. Writes are accepted again when there is space.
     #[error("the store is out of space")]
     NoSpace,
+    /// The commit is larger than this store can make durable at once. Nothing is wrong with the store, and a smaller one is
+    /// accepted.
+    #[error("the commit takes {bytes} bytes, and the store takes at most {most} in one")]
+    TooLarge {
+        /// About what it takes.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
     /// The store has stopped.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),

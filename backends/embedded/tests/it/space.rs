@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Disk, Embedded, Options};
+use tidings_engine::log::contract::Note;
 use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation, Span, StoreError};
 use tidings_model::{LogId, Position};
 
@@ -324,4 +325,53 @@ async fn a_merge_that_finds_no_space_is_given_up_and_nobody_waits_for_it() {
     store.tend().expect("merged");
     assert_eq!(segments(&disk), 1);
     assert_eq!(records(&store, log).await, 800);
+}
+
+#[tokio::test]
+async fn changes_that_make_tables_grow_are_refused_before_the_last_space_is_gone() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, Options { reserve_bytes: RESERVE, ..small() }).expect("new");
+    store.flush().expect("the files of the log are made");
+    let note = |key: &str, text: &str| Note { key: key.to_owned(), text: text.to_owned() };
+    leave(&disk, RESERVE - 1);
+    let error =
+        store.commit(Commit::new().changing(note("a", "grows"))).await.expect_err("too little is left");
+    assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
+    store.commit(Commit::new().changing(note("b", ""))).await.expect("what takes no space is accepted");
+    leave(&disk, RESERVE);
+    store.commit(Commit::new().changing(note("a", "grows"))).await.expect("enough is left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_larger_than_a_file_of_the_log_is_refused_and_those_beside_it_are_made() {
+    let disk = SimulatedDisk::new();
+    let store = open(&disk, small()).expect("new");
+    let log = new_log(&store).await;
+    let note = |key: &str, bytes: usize| Note { key: key.to_owned(), text: "x".repeat(bytes) };
+    let append = || Commit::new().with(Append::new(log, vec![Bytes::from_static(b"x")]));
+    for n in 0..50 {
+        let large = Commit::new().changing(note(&format!("large {n}"), 64 << 10));
+        let fits = Commit::new().changing(note(&format!("fits {n}"), 50 << 10));
+        let also = Commit::new().changing(note(&format!("also {n}"), 50 << 10));
+        let answers = tokio::join!(
+            store.commit(append()),
+            store.commit(fits),
+            store.commit(large),
+            store.commit(also),
+            store.commit(append())
+        );
+        let error = answers.2.expect_err("more than a file holds");
+        assert!(
+            matches!(error, CommitError::Store(StoreError::TooLarge { bytes, .. }) if bytes > 64 << 10),
+            "{error}"
+        );
+        for made in [answers.0, answers.1, answers.3, answers.4] {
+            made.expect("it fits");
+        }
+    }
+    assert_eq!(records(&store, log).await, 100);
+    drop(store);
+    let store = open(&disk, small()).expect("opens");
+    assert_eq!(records(&store, log).await, 100);
+    assert_eq!(store.look(|book, _| book.notes.iter().count()), 100);
 }
