@@ -8,6 +8,8 @@ use tidings_auth::{Config, Gate};
 use tidings_model::ProjectId;
 
 use crate::Api;
+use crate::dev_mode::{self, Shows};
+use crate::error::ApiError;
 use crate::rooms::PREFIX as ROOMS;
 use crate::turnstile::HeadBytes;
 use crate::{credential, path};
@@ -32,20 +34,62 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// Lets a request in if it is within its limits, answers preflights, and puts on every answer what browsers need to use
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let origin = Origin::of(&api.gate, &request);
     let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
-    let response = match api.turnstile.fits(&request, head) {
+    let judged = Judged::of(&api, &request, head, credential::shown_by(&request));
+    let response = match judged.admitted {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,
     };
-    finished(response, origin)
+    finished(response, judged.origin, judged.content)
+}
+
+/// What is known of a request before its handler sees it.
+pub struct Judged {
+    /// Whether a handler sees it.
+    pub admitted: Result<(), ApiError>,
+    /// Whether a page is shown the answer.
+    pub origin: Origin,
+    /// Whose the bytes of the answer may be.
+    pub content: Content,
+}
+
+impl Judged {
+    /// Of any request, whichever way it came.
+    pub fn of(api: &Api, request: &Request, head: HeadBytes, shows: Shows) -> Self {
+        let content = Content::asked_with(request.method());
+        if let Err(error) = dev_mode::judge(api, request, shows) {
+            return Self { admitted: Err(error), origin: Origin::Foreign, content };
+        }
+        let admitted = api.turnstile.fits(request, head);
+        Self { admitted, origin: Origin::of(&api.gate, request), content }
+    }
+}
+
+/// Whose the bytes of an answer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A client's: it was stored, and is answered with the content type that the client chose.
+    Stored,
+    /// The server's own.
+    Own,
+}
+
+impl Content {
+    /// What a request with this method is answered with.
+    fn asked_with(method: &Method) -> Self {
+        if [Method::GET, Method::HEAD].contains(method) { Self::Stored } else { Self::Own }
+    }
 }
 
 /// The answer with what belongs on every answer.
-pub fn finished(mut response: Response, origin: Origin) -> Response {
+pub fn finished(mut response: Response, origin: Origin, content: Content) -> Response {
     let headers = response.headers_mut();
     set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    if content == Content::Stored {
+        // A browser that is led to a stored page shows it without its scripts, and not as a page of this server.
+        set(headers, header::CONTENT_SECURITY_POLICY, "sandbox");
+    }
     set(headers, HeaderName::from_static("cross-origin-resource-policy"), "cross-origin");
     origin.allow(headers);
     response

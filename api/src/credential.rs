@@ -12,8 +12,8 @@ use tidings_model::ProjectId;
 use tidings_streams::{Owner, StreamError, StreamKey};
 
 use crate::Api;
+use crate::dev_mode::Shows;
 use crate::error::ApiError;
-use crate::neighbour::Neighbour;
 use crate::turnstile::HeadBytes;
 
 /// What was shown, if anything.
@@ -35,6 +35,14 @@ impl Shown {
         let in_query = take_from_query(request.uri_mut());
         let in_header = take_from_headers(request.headers_mut());
         Self(in_header.map(|credential| credential.or(in_query)))
+    }
+
+    fn shows(&self) -> Shows {
+        match &self.0 {
+            Ok(None) => Shows::Nothing,
+            // One that is malformed is refused as such.
+            Ok(Some(_)) | Err(_) => Shows::Credential,
+        }
     }
 }
 
@@ -85,32 +93,35 @@ pub fn project_of(gate: &Gate, request: &Request) -> Option<ProjectId> {
     gate.project_named_by(shown?)
 }
 
+/// Whether a credential was taken out of a request.
+pub fn shown_by(request: &Request) -> Shows {
+    request.extensions().get::<Shown>().map_or(Shows::Nothing, Shown::shows)
+}
+
 /// Whoever sent a request.
 pub struct Caller {
     api: Api,
-    shown: Result<Option<Credential>, Denied>,
-    neighbour: Neighbour,
+    shown: Shown,
 }
 
 impl FromRequestParts<Api> for Caller {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
-        let shown = parts.extensions.get::<Shown>().map_or(Ok(None), |shown| shown.0.clone());
-        let neighbour = match api.gate.is_open() {
-            true => Neighbour::of(&parts.uri, &parts.headers),
-            // Nobody asks.
-            false => Neighbour::Foreign,
-        };
-        Ok(Self { api: api.clone(), shown, neighbour })
+        let shown = parts.extensions.get::<Shown>().cloned().unwrap_or(Shown(Ok(None)));
+        Ok(Self { api: api.clone(), shown })
     }
 }
 
 impl Caller {
-    /// Whoever sent this request, out of which the credential is taken. Not to administer, so it does not matter from
-    /// where.
+    /// Whoever sent this request, out of which the credential is taken.
     pub fn take(api: &Api, request: &mut Request) -> Self {
-        Self { api: api.clone(), shown: Shown::take(request).0, neighbour: Neighbour::Foreign }
+        Self { api: api.clone(), shown: Shown::take(request) }
+    }
+
+    /// Whether the request shows a credential.
+    pub fn shows(&self) -> Shows {
+        self.shown.shows()
     }
 
     /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
@@ -128,7 +139,7 @@ impl Caller {
 
     /// The project that the credential says it is for; the default one if none says so.
     pub fn project_named(&self) -> ProjectId {
-        let shown = self.shown.as_ref().ok().and_then(Option::as_ref);
+        let shown = self.shown.0.as_ref().ok().and_then(Option::as_ref);
         let named = shown.and_then(|shown| self.api.gate.project_named_by(shown));
         named.unwrap_or_else(ProjectId::default_project)
     }
@@ -189,14 +200,7 @@ impl Caller {
 
     /// Whether the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
-        let shown = self.shown()?;
-        // Where everybody is let in, pages that people look at must not be.
-        if shown.is_none() && self.api.gate.is_open() && self.neighbour == Neighbour::Foreign {
-            let why = "without the admin key only programs and pages of this machine may administer a server in dev mode; \
-                this request names another host or comes from a page of another origin";
-            return Err(Denied::Refused(why.to_owned()).into());
-        }
-        Ok(self.api.gate.administer(shown)?)
+        Ok(self.api.gate.administer(self.shown()?)?)
     }
 
     /// Whether what was let in before its body came still is.
@@ -205,7 +209,7 @@ impl Caller {
     }
 
     fn shown(&self) -> Result<Option<&Credential>, Denied> {
-        self.shown.as_ref().map(Option::as_ref).map_err(Denied::clone)
+        self.shown.0.as_ref().map(Option::as_ref).map_err(Denied::clone)
     }
 }
 

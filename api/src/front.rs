@@ -21,7 +21,7 @@ use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 use tower_service::Service;
 
-use crate::answer::{Origin, finished};
+use crate::answer::{Judged, finished};
 use crate::credential::Caller;
 use crate::turnstile::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
@@ -100,11 +100,10 @@ async fn append(api: Api, template: &'static str, goal: Goal, mut request: Reque
     let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
-    let origin = Origin::of(&api.gate, &request);
-    let fits = api.turnstile.fits(&request, head);
+    let Judged { admitted, origin, content } = Judged::of(&api, &request, head, caller.shows());
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
-    let answered = match (fits, &goal) {
+    let answered = match (admitted, &goal) {
         (Err(error), _) => error.into_response(),
         (Ok(()), Goal::Stream(stream)) => {
             streams::append_to(&api, stream, &caller, &parts.headers, &mut upload).await.into_response()
@@ -116,7 +115,7 @@ async fn append(api: Api, template: &'static str, goal: Goal, mut request: Reque
             writing.await.into_response()
         }
     };
-    let mut response = finished(answered, origin);
+    let mut response = finished(answered, origin, content);
     api.observe.end(&seen, &mut response);
     if is_lost_on(&response, &upload) {
         let sending = Sending::of(parts.version, &parts.headers);

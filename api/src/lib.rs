@@ -5,13 +5,14 @@
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
-//! [`turnstile`] (limits) and [`upload`] (what is left of a body when the answer is no). [`neighbour`] tells programs of
-//! this machine from pages of elsewhere.
+//! [`turnstile`] (limits) and [`upload`] (what is left of a body when the answer is no). [`dev_mode`] is what
+//! `--dev` refuses browsers.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
 mod credential;
+mod dev_mode;
 mod document;
 mod drain;
 mod encoded;
@@ -21,7 +22,6 @@ mod front;
 mod listing;
 pub mod live;
 mod messages;
-mod neighbour;
 mod observe;
 mod operations;
 mod path;

@@ -590,6 +590,16 @@ pub enum Scheme {
     Https,
 }
 
+impl Scheme {
+    /// As an address begins.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
 fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
     let invalid = || ApiError::bad_request("invalid_host", "the Host header is not that of a server");
     let host = match parts.uri.authority() {
@@ -599,10 +609,7 @@ fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
             host.unwrap_or("localhost").parse().map_err(|_| invalid())?
         }
     };
-    let scheme = match parts.extensions.get::<Scheme>() {
-        Some(Scheme::Https) => "https",
-        Some(Scheme::Http) | None => "http",
-    };
+    let scheme = parts.extensions.get().copied().unwrap_or(Scheme::Http).as_str();
     HeaderValue::from_str(&format!("{scheme}://{host}{}", parts.uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
 }

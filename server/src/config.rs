@@ -24,7 +24,7 @@ use tidings_auth::Given;
 use tidings_embedded::{Failure, Gather};
 use tidings_engine::WallClock;
 
-use tidings_api::{MetricsAccess, Spans};
+use tidings_api::Spans;
 
 use crate::options::{LimitOptions, LogOptions, ObserveOptions, TlsOptions};
 use crate::serve::{Access, ServerOptions, StoreChoice};
@@ -175,7 +175,6 @@ impl Config {
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: ObserveOptions {
-                metrics_access: if self.dev { MetricsAccess::Open } else { MetricsAccess::AdminKey },
                 spans: if self.log.otlp_endpoint.is_some() { Spans::EachRequest } else { Spans::No },
                 ..self.observe
             },

@@ -18,9 +18,11 @@ async fn connections_that_say_nothing_keep_neither_others_waiting_nor_the_server
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
     let mut silent = Vec::new();
-    for head in
-        ["", "GET /health HT", "PUT /v1/stream/x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf"]
-    {
+    for head in [
+        "",
+        "GET /health HT",
+        "PUT /v1/stream/x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nhalf",
+    ] {
         let mut socket = TcpStream::connect(server.address()).await.expect("connected");
         socket.write_all(head.as_bytes()).await.expect("written");
         silent.push(socket);
@@ -56,7 +58,7 @@ async fn a_connection_that_does_not_say_what_it_wants_in_time_is_ended() {
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = "\0\0\0\u{4}\0\0\0\0\0";
     let http2 = [preface, settings].concat();
-    let beginnings = ["", "G", "GET /health HTTP/1.1\r\nhost: x\r\n", "PRI * HT", preface, &http2];
+    let beginnings = ["", "G", "GET /health HTTP/1.1\r\nhost: localhost\r\n", "PRI * HT", preface, &http2];
     for (n, beginning) in beginnings.into_iter().enumerate() {
         let mut socket = TcpStream::connect(server.address()).await.expect("connected");
         socket.write_all(beginning.as_bytes()).await.expect("written");
@@ -73,12 +75,12 @@ async fn an_idle_connection_is_ended_and_a_busy_one_is_not() {
     server.create_text("/v1/stream/s").await;
     let connect = || async { TcpStream::connect(server.address()).await.expect("connected") };
     let (mut idle, mut busy) = (connect().await, connect().await);
-    let follow = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: x\r\n\r\n";
+    let follow = "GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n";
     busy.write_all(follow.as_bytes()).await.expect("written");
-    idle.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
+    idle.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("written");
     assert!(to_the_end(idle).await.contains("200 OK"));
     let mut dribbling = connect().await;
-    dribbling.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /hea").await.expect("written");
+    dribbling.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /hea").await.expect("written");
     assert_eq!(to_the_end(dribbling).await.matches("HTTP/1.1").count(), 1, "the second never came");
     until("they are counted", || hits(&server, "idle_time") >= 2.0).await;
     server.append_text("/v1/stream/s", "still here").await;
@@ -119,7 +121,7 @@ async fn http2_is_served_without_tls_and_ends_when_it_is_idle() {
 async fn connections_beyond_the_limit_wait_and_are_counted() {
     let server = server(LimitOptions { connections: 1, idle_timeout: LATE, ..LimitOptions::default() }).await;
     let mut first = TcpStream::connect(server.address()).await.expect("connected");
-    let ask = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+    let ask = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
     first.write_all(ask).await.expect("written");
     let mut answer = [0; 12];
     first.read_exact(&mut answer).await.expect("an answer");
@@ -150,9 +152,9 @@ async fn whoever_stops_reading_an_answer_is_cut_off_and_whoever_waits_for_one_is
     let server = Harness::with(Setup { limits, streams, ..Setup::default() }).await;
     server.create_text("/v1/stream/s").await;
     server.append_text("/v1/stream/s", &"x".repeat(8 << 20)).await;
-    let ask = b"GET /v1/stream/s HTTP/1.1\r\nhost: x\r\n\r\n";
+    let ask = b"GET /v1/stream/s HTTP/1.1\r\nhost: localhost\r\n\r\n";
     // An answer that waits for what comes: nothing is written, so nothing is late.
-    let poll = b"GET /v1/stream/s?offset=now&live=long-poll HTTP/1.1\r\nhost: x\r\n\r\n";
+    let poll = b"GET /v1/stream/s?offset=now&live=long-poll HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let mut waiting = asking_and_not_reading(&server, poll).await;
     let stuck = asking_and_not_reading(&server, ask).await;
     until("it is cut off", || hits(&server, "write_time") == 1.0).await;

@@ -94,8 +94,13 @@ fn made_up(rng: &mut Rng) -> Vec<u8> {
 fn request(rng: &mut Rng) -> Vec<u8> {
     let methods =
         ["GET", "GET", "HEAD", "PUT", "PUT", "POST", "POST", "POST", "DELETE", "OPTIONS", "PATCH", "get"];
-    let mut head =
-        format!("{} {}{} HTTP/1.{}\r\nhost: x\r\n", pick(rng, &methods), path(rng), query(rng), rng.u8(..2));
+    let mut head = format!(
+        "{} {}{} HTTP/1.{}\r\nhost: localhost\r\n",
+        pick(rng, &methods),
+        path(rng),
+        query(rng),
+        rng.u8(..2)
+    );
     for _ in 0..rng.usize(..6) {
         let name = pick(rng, HEADERS);
         head.push_str(&format!("{name}: {}\r\n", value(rng)));

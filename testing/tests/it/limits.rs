@@ -183,8 +183,7 @@ async fn a_body_that_comes_too_slowly_is_given_up_and_the_connection_ends() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
     let mut socket = TcpStream::connect(server.address()).await.expect("connected");
-    let head =
-        "POST /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\r\n";
+    let head = "POST /v1/stream/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 100000\r\n\r\n";
     socket.write_all(head.as_bytes()).await.expect("written");
     until("the server waits for the body", || server.clock.sleepers() == SLEEPERS + 1).await;
     server.clock.advance(limits::BODY_GRACE);
@@ -232,7 +231,7 @@ async fn whoever_asks_first_need_not_send_what_is_too_large() {
     for method in ["PUT", "POST"] {
         let mut socket = TcpStream::connect(server.address()).await.expect("connected");
         let head = format!(
-            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n\
              content-length: 100000000\r\nexpect: 100-continue\r\n\r\n"
         );
         let answer = head_of_answer(&mut socket, &head).await;
@@ -249,7 +248,7 @@ async fn a_refused_body_that_does_not_come_is_not_waited_for() {
     for method in ["PUT", "POST"] {
         let mut socket = TcpStream::connect(server.address()).await.expect("connected");
         let head = format!(
-            "{method} /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\n\
+            "{method} /v1/stream/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n\
              content-length: 100000000\r\n\r\n"
         );
         let asked = tokio::spawn(async move { head_of_answer(&mut socket, &head).await });

@@ -1,6 +1,7 @@
 //! What a user of the server sees, a file per promise.
 
 mod access;
+mod browser;
 mod client;
 mod command_line;
 mod commands;
@@ -17,6 +18,7 @@ mod listing;
 mod live;
 mod names;
 mod observe;
+mod pages;
 mod project_commands;
 mod retention;
 mod rooms;

@@ -34,8 +34,7 @@ async fn a_server_that_drains_says_so_where_operators_ask() {
     server.create_text("/v1/stream/s").await;
     let operators = server.server().metrics_address().expect("it listens");
     let mut slow = TcpStream::connect(server.address()).await.expect("connected");
-    let head =
-        "POST /v1/stream/s HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\n";
+    let head = "POST /v1/stream/s HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\ncontent-length: 4\r\n\r\n";
     slow.write_all(head.as_bytes()).await.expect("written");
     until("the server waits for the body", || server.clock.sleepers() == SLEEPERS + 1).await;
     let stopping = tokio::spawn(server.stop());

@@ -65,7 +65,7 @@ pub(crate) async fn let_pass(server: &Harness, seconds: usize) {
 /// A connection that hyper has, because it was used before.
 pub(crate) async fn used_before(server: &Harness) -> TcpStream {
     let mut socket = TcpStream::connect(server.address()).await.expect("a connection");
-    socket.write_all(b"GET /health HTTP/1.1\r\nhost: t\r\n\r\n").await.expect("sent");
+    socket.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.expect("sent");
     let mut bytes = [0; 4096];
     assert!(socket.read(&mut bytes).await.expect("an answer") > 0);
     socket
@@ -75,7 +75,7 @@ pub(crate) async fn used_before(server: &Harness) -> TcpStream {
 pub(crate) async fn raw(server: &Harness, path: &str) -> TcpStream {
     let address = server.url("").replace("http://", "");
     let mut socket = TcpStream::connect(address).await.expect("a connection");
-    let head = format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     socket.write_all(head.as_bytes()).await.expect("sent");
     socket
 }
@@ -304,7 +304,7 @@ async fn a_reader_through_hyper_that_stops_reading_is_cut_too() {
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
     let mut socket = used_before(&server).await;
-    let head = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: t\r\n\r\n";
+    let head = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n";
     socket.write_all(head).await.expect("sent");
     until("it is there", || server.server().lives().len() == 1).await;
     flood(&server, "/v1/stream/s").await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidings_streams::Options;
-use tidings_testing::http::Response;
-use tidings_testing::{Harness, Setup, http};
+use tidings_testing::http::{Method, Response};
+use tidings_testing::{ADMIN_KEY, Doors, Harness, Setup, http};
 
 fn next_offset(answer: &Response) -> String {
     answer.headers()["stream-next-offset"].to_str().expect("text").to_owned()
@@ -241,10 +241,12 @@ async fn an_etag_changes_when_what_was_the_tail_no_longer_is() {
 
 #[tokio::test]
 async fn an_answer_that_fails_leaves_no_stream_behind() {
-    let server = Harness::start().await;
-    let request = server.put("/v1/stream/s").header("host", "no host\"at all");
-    assert_eq!(request.send().await.expect("an answer").status(), 400);
-    assert_eq!(server.get("/v1/stream/s").await.status(), 404);
+    let doors = Doors::Closed { created: Vec::new(), given: Vec::new() };
+    let server = Harness::with(Setup { doors, ..Setup::default() }).await;
+    let create = server.put("/v1/stream/s").bearer_auth(ADMIN_KEY).header("host", "no host\"at all");
+    assert_eq!(create.send().await.expect("an answer").status(), 400);
+    let read = server.request(Method::GET, "/v1/stream/s").bearer_auth(ADMIN_KEY);
+    assert_eq!(read.send().await.expect("an answer").status(), 404);
 }
 
 #[tokio::test]

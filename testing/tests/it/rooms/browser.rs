@@ -1,26 +1,11 @@
 //! A real browser's `EventSource`.
 
-use std::convert::Infallible;
-use std::process::Stdio;
 use tidings_testing::http;
-
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tidings_testing::Process;
-use tokio::net::TcpListener;
-use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use super::proxy::{Proxy, Way};
 use super::*;
-
-/// How long a browser may take for anything. It starts slowly on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::browser::{self, Site};
 
 /// Tells whoever serves it, in order, what an `EventSource` hears.
 const PAGE: &str = r#"<!doctype html><title>room</title><script>
@@ -36,45 +21,22 @@ for (const kind of ["message", "messageEvent", "reactionEvent", "typingEvent", "
 
 /// A browser that shows the page.
 struct Browser {
-    told: mpsc::UnboundedReceiver<Value>,
-    serving: JoinHandle<()>,
-    _child: Child,
-    _profile: tempfile::TempDir,
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    site: Site,
+    _browser: browser::Browser,
 }
 
 impl Browser {
     /// A browser that follows what is at an address.
     async fn follow(url: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let site = Site::start(|_| [("/", PAGE.to_owned())].into()).await;
         let encoded: String = url.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let page = format!("http://{}/?{encoded}", listener.local_addr().expect("an address"));
-        let (tell, told) = mpsc::unbounded_channel();
-        let serving = tokio::spawn(serve(listener, tell));
-        let profile = tempfile::tempdir().expect("a folder");
-        let child = Command::new("chromium")
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-            .args(["--no-first-run", "--disable-extensions", "--disable-background-networking"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .arg(page)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("chromium is installed, as `make test` does");
-        Self { told, serving, _child: child, _profile: profile }
+        let _browser = browser::Browser::open(&site.url("127.0.0.1", &format!("/?{encoded}")));
+        Self { site, _browser }
     }
 
     /// What the page tells next.
     async fn tells(&mut self) -> Value {
-        let told = tokio::time::timeout(PATIENCE, self.told.recv()).await;
-        told.expect("the browser tells something").expect("it is there")
+        self.site.tells().await
     }
 
     /// The page hears this next, from an open connection. Tells the id that it is then at.
@@ -97,37 +59,6 @@ impl Browser {
             assert_eq!(told, json!({ "error": 0 }), "it has not given up");
         }
     }
-}
-
-async fn serve(listener: TcpListener, tell: mpsc::UnboundedSender<Value>) {
-    let mut connections = tokio::task::JoinSet::new();
-    loop {
-        let (socket, _) = listener.accept().await.expect("a connection");
-        let tell = tell.clone();
-        let answer = move |request: hyper::Request<Incoming>| answer_page(request, tell.clone());
-        connections.spawn(async move {
-            // A browser opens connections that it does not use.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service_fn(answer)).await;
-        });
-    }
-}
-
-async fn answer_page(
-    request: hyper::Request<Incoming>,
-    tell: mpsc::UnboundedSender<Value>,
-) -> Result<hyper::Response<Full<Bytes>>, Infallible> {
-    let body = match (request.method().as_str(), request.uri().path()) {
-        ("POST", "/told") => {
-            let told = request.into_body().collect().await.expect("a body").to_bytes();
-            // The test may be over.
-            let _ = tell.send(serde_json::from_slice(&told).expect("JSON"));
-            ""
-        }
-        (_, "/") => PAGE,
-        _ => "",
-    };
-    let answer = hyper::Response::builder().header("content-type", "text/html").body(Full::from(body));
-    Ok(answer.expect("an answer"))
 }
 
 /// Writes an event to the room that the browser follows, as the user `dev`; tells its cursor.

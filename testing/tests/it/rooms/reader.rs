@@ -160,10 +160,12 @@ impl Guest {
             let _ = connection.await;
         }));
         if self.wire == Wire::SseLater {
-            let health = Request::get("/health").header("host", "t").body(Empty::new()).expect("a request");
+            let health =
+                Request::get("/health").header("host", "localhost").body(Empty::new()).expect("a request");
             sender.send_request(health).await?.into_body().collect().await?;
         }
-        let mut request = Request::get(&self.path).header("host", "t").header("accept", "text/event-stream");
+        let mut request =
+            Request::get(&self.path).header("host", "localhost").header("accept", "text/event-stream");
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }

@@ -253,7 +253,7 @@ async fn a_write_token_closes_and_deletes_a_session_through_its_stream() {
 async fn browsers_may_see_how_it_was_fanned_out_where_the_project_lets_them() {
     let server = Harness::start().await;
     create(&server, "news", "text/plain").await;
-    let publish = answer(publishing(&server, "news", "x").header("origin", "https://example.com")).await;
+    let publish = answer(publishing(&server, "news", "x").header("origin", "http://localhost:5173")).await;
     let exposed = header(&publish, "access-control-expose-headers").to_lowercase();
     for name in ["count", "successes", "failures", "mode"] {
         assert!(exposed.contains(&format!("stream-fanout-{name}")), "{exposed}");

@@ -22,7 +22,7 @@ struct Chunked {
 impl Chunked {
     /// Asks for a path. On a connection that was used before, hyper answers.
     async fn ask(mut socket: TcpStream, path: &str) -> Self {
-        let request = format!("GET {path} HTTP/1.1\r\nhost: t\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         socket.write_all(request.as_bytes()).await.expect("sent");
         let mut answer = Self { socket, unread: Vec::new(), body: Vec::new() };
         loop {
