@@ -42,9 +42,11 @@ use axum::Router;
 use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
 use tidings_engine::Chance;
+use tidings_engine::duty::Stopped;
 use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
 use tidings_streams::Streams;
+use tokio::sync::watch;
 
 pub use document::text as openapi;
 pub use drain::{Drain, Drained};
@@ -101,6 +103,8 @@ pub struct Parts {
     pub observe: Arc<Observe>,
     /// Who may read the metrics here.
     pub metrics_access: MetricsAccess,
+    /// The first of the server's own duties that has stopped, once one has: the server is about to end.
+    pub stopped_duty: watch::Receiver<Option<Stopped>>,
 }
 
 /// All routes.

@@ -40,7 +40,7 @@ pub async fn health() -> axum::Json<Value> {
     security(()),
     responses(
         (status = 200, description = "They would.", body = StatusAnswer),
-        (status = 503, description = "`draining`, `no_space` or `store_stopped`.", body = ErrorAnswer),
+        (status = 503, description = "`draining`, `duty_stopped`, `no_space` or `store_stopped`.", body = ErrorAnswer),
         AnyRefusals,
     )
 )]
@@ -48,6 +48,13 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
     let not = |code, message: &str| Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message));
     if api.drained.is_draining() {
         return not("draining", "the server is about to stop");
+    }
+    if let Some(stopped) = &*api.stopped_duty.borrow() {
+        // Why is for the log.
+        return not(
+            "duty_stopped",
+            &format!("the duty `{}` has stopped; the server is about to end", stopped.duty),
+        );
     }
     match api.streams.accepting() {
         Ok(()) => Ok(axum::Json(json!({ "status": "ready" }))),

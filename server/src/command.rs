@@ -64,6 +64,9 @@ pub enum CommandError {
     /// There would be no log.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The server ran, and cannot go on.
+    #[error(transparent)]
+    Duty(#[from] tidings_engine::duty::Stopped),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),

@@ -3,6 +3,7 @@
 pub mod config;
 mod connections;
 pub mod duration;
+mod duties;
 mod early;
 mod http;
 pub mod ledger;
@@ -16,6 +17,7 @@ mod usage;
 
 pub use config::Config;
 pub use connections::ConnectionOptions;
+pub use duties::Duty;
 pub use ledger::Ledger;
 pub use options::{LimitOptions, ObserveOptions, TlsOptions};
 pub use projects::{StoredProjects, SystemRandomness};

@@ -10,18 +10,20 @@ use tidings_api::{Api, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Tu
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, OpenError};
 use tidings_engine::deliver::Channels;
+use tidings_engine::duty::{Leadership, Stopped};
 use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::metrics::{Kind, Name};
 use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
 use tidings_model::limits;
 use tidings_rooms::Rooms;
 use tidings_sessions::{Sessions, Undelivered};
-use tidings_streams::{Cleared, Options, Streams};
+use tidings_streams::{Options, Streams};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::connections::{self, ConnectionOptions, Connections, Counts};
+use crate::duties::{self, Duties, Duty, Subjects, Upkeep};
 use crate::http::Http;
 use crate::ledger::Ledger;
 use crate::options::{LimitOptions, ObserveOptions, TlsOptions};
@@ -29,14 +31,6 @@ use crate::projects::{self, SystemRandomness};
 use crate::tls::{Tls, TlsError};
 use crate::usage;
 
-/// How often expired streams are swept up. Nobody sees them once they are due, so this is only about space.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How often answers that stay are asked whether they may go on.
-const ASK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How often the store is asked to give space back.
-const TEND_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a server that stops waits for answers that are on their way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -114,6 +108,10 @@ pub struct ServerOptions {
     pub tls: Option<TlsOptions>,
     /// How it lets itself be watched.
     pub observe: ObserveOptions,
+    /// Whether this node does what one of several does alone.
+    pub leadership: Leadership,
+    /// Duties that take the place of the server's own of the same name, or come beside them.
+    pub duties: Vec<Duty>,
 }
 
 impl ServerOptions {
@@ -131,6 +129,8 @@ impl ServerOptions {
             access: Access::default(),
             tls: None,
             observe: ObserveOptions::default(),
+            leadership: Leadership::alone(),
+            duties: Vec::new(),
         }
     }
 }
@@ -164,7 +164,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     /// Serves metrics on a listener of its own until the very end.
     serving_metrics: Option<JoinHandle<()>>,
-    keeping: [JoinHandle<()>; 5],
+    duties: Duties,
     /// Keeps other processes out of the store.
     _lock: Option<DirectoryLock>,
 }
@@ -204,19 +204,17 @@ impl Server {
         let (drain, drained) = Drain::new();
         let stage = Stage { clock: clock.clone(), lives: Arc::default() };
         let lives = stage.lives.clone();
-        let keeping = [
-            tokio::spawn(keep_house(
-                sessions.clone(),
-                rooms.clone(),
-                projects.clone(),
-                clock.clone(),
-                opened.tend,
-            )),
-            tokio::spawn(ask_lives(lives.clone(), projects.clone(), clock.clone())),
-            tokio::spawn(sessions.clone().follow()),
-            tokio::spawn(clean_up(sessions.clone(), clock.clone())),
-            tokio::spawn(rooms.clone().tend()),
-        ];
+        let duties = {
+            let own = duties::of_server(Subjects {
+                sessions: sessions.clone(),
+                rooms: rooms.clone(),
+                projects: projects.clone(),
+                lives: lives.clone(),
+                upkeep: opened.upkeep,
+                clock: clock.clone(),
+            });
+            Duties::start(duties::with(own, options.duties), &clock, &options.leadership)
+        };
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
         let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
@@ -231,6 +229,7 @@ impl Server {
             turnstile,
             observe,
             metrics_access,
+            stopped_duty: duties.stopped(),
         });
         let (stop, stopped) = watch::channel(false);
         let serving = {
@@ -272,7 +271,7 @@ impl Server {
             stop,
             serving,
             serving_metrics,
-            keeping,
+            duties,
             _lock: opened.lock,
         })
     }
@@ -332,6 +331,16 @@ impl Server {
         &self.lives
     }
 
+    /// Resolves when one of the server's duties has stopped. Without it the server must not go on.
+    pub async fn failed(&self) -> Stopped {
+        let mut stopped = self.duties.stopped();
+        match stopped.wait_for(Option::is_some).await.map(|stopped| stopped.clone()) {
+            Ok(Some(stopped)) => stopped,
+            // Nobody supervises them any more: the server stops.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Takes no new connections, tells waiting readers to come again, and returns when all answers are out, or when
     /// it has waited long enough for those that do not take theirs.
     pub async fn stop(mut self) -> io::Result<()> {
@@ -350,11 +359,8 @@ impl Server {
         if let Some(serving_metrics) = self.serving_metrics {
             serving_metrics.abort();
         }
-        for keeping in self.keeping {
-            keeping.abort();
-            // It may hold the store; who stops the server wants the store closed.
-            let _ = keeping.await;
-        }
+        // They may hold the store; who stops the server wants the store closed.
+        self.duties.stop().await;
         served
     }
 }
@@ -400,11 +406,8 @@ struct Opened {
     rooms: Arc<dyn tidings_rooms::Store>,
     projects: Arc<dyn tidings_auth::Store>,
     lock: Option<DirectoryLock>,
-    tend: Tend,
+    upkeep: Upkeep,
 }
-
-/// Gives space back, where the store can.
-type Tend = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 fn open_store(
     choice: StoreChoice,
@@ -420,7 +423,7 @@ fn open_store(
             let streams = move || counted.look(|ledger: &Ledger, _| ledger.streams.len()) as f64;
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
-            Ok(Opened { store, sessions, rooms, projects, lock: None, tend: Arc::new(|| Ok(())) })
+            Ok(Opened { store, sessions, rooms, projects, lock: None, upkeep: Arc::new(|| Ok(())) })
         }
         StoreChoice::Embedded { data, options } => {
             let lock = DirectoryLock::take(&data)?;
@@ -436,23 +439,10 @@ fn open_store(
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             let store = Arc::new(store);
             let tended = store.clone();
-            let tend = Arc::new(move || tended.tend());
+            let upkeep = Arc::new(move || tended.tend());
             let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
-            Ok(Opened { store, sessions, rooms, projects, lock: Some(lock), tend })
+            Ok(Opened { store, sessions, rooms, projects, lock: Some(lock), upkeep })
         }
-    }
-}
-
-/// Asks all answers that stay, again and again, whether they may go on.
-async fn ask_lives(lives: Arc<Lives>, projects: Projects, clock: Arc<dyn Clock>) {
-    let mut generations = projects.generations();
-    loop {
-        tokio::select! {
-            () = clock.sleep(ASK_INTERVAL) => {}
-            // Somebody's key may be gone: they need not wait to hear it.
-            _ = generations.changed() => {}
-        }
-        lives.sweep(clock.now());
     }
 }
 
@@ -473,73 +463,4 @@ async fn open_gate(
         None => Admission::Credentials,
     };
     Ok(Gate::new(projects, admission, clock))
-}
-
-/// Ends what has expired, and lets the store give space back, again and again.
-async fn keep_house(sessions: Sessions, rooms: Rooms, projects: Projects, clock: Arc<dyn Clock>, tend: Tend) {
-    let streams = sessions.streams().clone();
-    let mut tended = clock.now();
-    loop {
-        clear_removed(&streams, &rooms, &projects).await;
-        let next = clock.sleep(SWEEP_INTERVAL);
-        tokio::pin!(next);
-        loop {
-            tokio::select! {
-                () = &mut next => break,
-                () = projects.some_removed() => clear_removed(&streams, &rooms, &projects).await,
-            }
-        }
-        match streams.sweep().await {
-            Ok(swept) if swept.removed + swept.trimmed > 0 => {
-                tracing::debug!(removed = swept.removed, trimmed = swept.trimmed, "swept streams");
-            }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "could not sweep streams; trying again later"),
-        }
-        if let Err(error) = sessions.look_for_more().await {
-            tracing::warn!(%error, "could not see what is left to deliver; trying again later");
-        }
-        if clock.now().since(tended) >= TEND_INTERVAL {
-            tended = clock.now();
-            let tend = tend.clone();
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || tend()).await {
-                tracing::warn!(%error, "could not give space back; trying again later");
-            }
-        }
-    }
-}
-
-/// Ends sessions that have expired, again and again.
-async fn clean_up(sessions: Sessions, clock: Arc<dyn Clock>) {
-    loop {
-        clock.sleep(sessions.options().cleanup_interval).await;
-        match sessions.clean_up().await {
-            Ok(cleaned) if cleaned.expired > 0 => {
-                let (expired, subscriptions) = (cleaned.expired, cleaned.subscriptions);
-                tracing::debug!(expired, subscriptions, "cleaned up sessions");
-            }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "could not clean up sessions; trying again later"),
-        }
-    }
-}
-
-/// Removes what removed projects had, and frees the ids of those that have nothing left.
-async fn clear_removed(streams: &Streams, rooms: &Rooms, projects: &Projects) {
-    for project in projects.removing() {
-        if let Err(error) = rooms.clear(&project).await {
-            tracing::warn!(%project, %error, "could not remove the rooms of a project; trying again later");
-            continue;
-        }
-        let cleared = streams.clear(&project).await;
-        let forgotten = match cleared {
-            Ok(Cleared::InPart) => continue,
-            Ok(Cleared::Whole) => projects.forget(&project).await.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        match forgotten {
-            Ok(()) => tracing::info!(%project, "removed a project and all it had"),
-            Err(error) => tracing::warn!(%project, error, "could not remove a project; trying again later"),
-        }
-    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use tidings_server::{Config, Server};
@@ -58,18 +59,17 @@ impl Serve {
         let filter = self.log.clone().filter(|filter| !filter.is_empty());
         let config = self.config()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime
-            .block_on(async {
-                let logs = Logs::begin(filter.as_deref(), &config.log)?;
-                let served = serve(config).await;
-                logs.end().await;
-                served
-            })
-            .map(|ended| match ended {
-                Ended::Served => {}
-                // What it was doing, such as reading the store, is not waited for.
-                Ended::WhileStarting => runtime.shutdown_background(),
-            })
+        let served = runtime.block_on(async {
+            let logs = Logs::begin(filter.as_deref(), &config.log)?;
+            let served = serve(config).await;
+            logs.end().await;
+            served
+        });
+        if !matches!(served, Ok(Ended::Served)) {
+            // What it was doing, such as reading the store, is not waited for.
+            runtime.shutdown_background();
+        }
+        served.map(|_| ())
     }
 
     /// What is set, flags included.
@@ -87,6 +87,9 @@ impl Serve {
         Ok(config)
     }
 }
+
+/// How long a server of which a duty has stopped may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When the process was told to end.
 enum Ended {
@@ -108,10 +111,25 @@ async fn serve(config: Config) -> Result<Ended, CommandError> {
         }
     };
     greet(&config, &server);
-    signals.end_or_renew(&server).await;
+    serve_until_told(server, signals).await.map(|()| Ended::Served)
+}
+
+/// Serves until a signal comes, or until a duty of the server has stopped. That is an error: whoever watches the process
+/// is to start it again.
+async fn serve_until_told(server: Server, mut signals: Signals) -> Result<(), CommandError> {
+    let stopped = tokio::select! {
+        () = signals.end_or_renew(&server) => None,
+        stopped = server.failed() => Some(stopped),
+    };
     tracing::info!("draining");
-    server.stop().await?;
-    Ok(Ended::Served)
+    match stopped {
+        None => Ok(server.stop().await?),
+        Some(stopped) => {
+            // Readers are told to come again, but what is broken does not keep the process from ending.
+            let _ = tokio::time::timeout(STOP_TIMEOUT, server.stop()).await;
+            Err(stopped.into())
+        }
+    }
 }
 
 /// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
@@ -160,5 +178,35 @@ fn renew(server: &Server) {
         Ok(()) if server.speaks_tls() => tracing::info!("read certificate and key again"),
         Ok(()) => tracing::info!("there is nothing to renew: only certificate and key are read again"),
         Err(error) => tracing::error!(%error, "the certificate stays as it was"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidings_engine::{Clock, ManualClock};
+    use tidings_model::Timestamp;
+    use tidings_server::{Access, Duty, ServerOptions, StoreChoice};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_duty_that_stops_ends_the_command_with_an_error_that_names_it() {
+        let clock = ManualClock::at(Timestamp::from_millis(1));
+        let server_clock: Arc<dyn Clock> = Arc::new(clock.clone());
+        let bad = Duty::every("bad", Duration::from_secs(7), || async { panic!("as it was told to") });
+        let listen = ([127, 0, 0, 1], 0).into();
+        let server = Server::start(ServerOptions {
+            duties: vec![bad],
+            access: Access { dev: true, ..Access::default() },
+            ..ServerOptions::new(StoreChoice::Memory, listen, server_clock)
+        });
+        let server = server.await.expect("it starts");
+        let serving = tokio::spawn(serve_until_told(server, Signals::listen().expect("signals are heard")));
+        while !serving.is_finished() {
+            clock.advance(Duration::from_secs(1));
+            tokio::task::yield_now().await;
+        }
+        let error = serving.await.expect("it ends").expect_err("it cannot go on");
+        assert_eq!(error.to_string(), "the duty `bad` has stopped: as it was told to");
     }
 }

@@ -6,14 +6,18 @@ use crate::http::{Client, Method, RequestBuilder, Response};
 use tempfile::TempDir;
 use tidings_auth::{AdminKey, Authorize, Given, Key, Projects};
 use tidings_embedded::Options as EmbeddedOptions;
+use tidings_engine::duty::Leadership;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::{ProjectId, Timestamp};
-use tidings_server::{Access, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions};
+use tidings_server::{
+    Access, Duty, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions,
+};
 use tidings_streams::Options;
 
-/// How many of the server's own tasks wait for the clock: its sweeps of streams, of sessions and of rooms, the one that
-/// writes how far rooms were seen, and the one that asks live readers whether they may go on.
-pub const SLEEPERS: usize = 5;
+/// How many of the server's duties wait for the clock: expiry and retention of streams, removal of projects, clean-up and
+/// backlog of sessions, the two of rooms (the sweep, and writing how far they were seen), live answers, and the store's
+/// upkeep.
+pub const SLEEPERS: usize = 9;
 
 /// How a server under test is set up.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,10 @@ pub struct Setup {
     pub tls: Option<TlsOptions>,
     /// What operators see.
     pub observe: ObserveOptions,
+    /// Duties in place of the server's own of the same name, or beside them.
+    pub duties: Vec<Duty>,
+    /// Whether it does what one of several nodes does alone.
+    pub leadership: Leadership,
     /// Whether time passes by itself. Only for programs that measure it themselves.
     pub wall_clock: bool,
 }
@@ -254,6 +262,8 @@ async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Se
         limits: setup.limits,
         tls: setup.tls,
         observe: setup.observe,
+        duties: setup.duties,
+        leadership: setup.leadership,
         ..ServerOptions::new(store, listen, server_clock)
     })
     .await

@@ -82,6 +82,18 @@ impl Behind {
         self.sources().known.insert(source, State::Resting);
     }
 
+    /// Whoever looked after them has gone: those that were taken, and those that rest, wait for their turn again.
+    pub(crate) fn put_all_back(&self) {
+        let mut sources = self.sources();
+        let left: Vec<LogId> = sources
+            .known
+            .iter()
+            .filter(|(_, state)| **state != State::Waiting)
+            .map(|(source, _)| *source)
+            .collect();
+        left.into_iter().for_each(|source| sources.wait(source));
+    }
+
     /// Resolves when one was added since the last that was waited for.
     pub(crate) async fn more(&self) {
         self.more.notified().await;
@@ -131,5 +143,23 @@ mod tests {
         assert!(!behind.is_empty());
         behind.put_back(A);
         assert_eq!([behind.take(), behind.take()], [Some(A), None]);
+    }
+
+    #[test]
+    fn what_was_taken_or_rests_is_put_back_once_when_whoever_took_it_has_gone() {
+        let behind = Behind::default();
+        let sources: Vec<_> = (1..=4).map(LogId::new).collect();
+        sources.iter().for_each(|source| behind.add(*source));
+        for source in &sources[..3] {
+            assert_eq!(behind.take(), Some(*source));
+        }
+        behind.add(sources[1]);
+        behind.rest(sources[2]);
+        behind.put_all_back();
+        let mut taken: Vec<_> = std::iter::from_fn(|| behind.take()).collect();
+        taken.sort();
+        assert_eq!(taken, sources, "each once");
+        sources.iter().for_each(|source| behind.finish(*source));
+        assert!(behind.is_empty());
     }
 }

@@ -42,6 +42,8 @@ pub enum Left {
 impl Sessions {
     /// Delivers what is left, for ever.
     pub async fn follow(self) {
+        // A follower before this one may have been dropped in the middle of its work.
+        self.behind.put_all_back();
         while let Err(error) = self.look_for_more().await {
             tracing::warn!(%error, "could not see what is left to deliver");
             self.clock.sleep(RETRY_AFTER).await;

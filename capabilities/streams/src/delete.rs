@@ -66,12 +66,17 @@ impl Streams {
     /// Ends streams whose time is over and those that a crash left behind without forks. Lets go of records that their
     /// streams do not keep.
     pub async fn sweep(&self) -> Result<Swept, StreamError> {
+        Ok(Swept { removed: self.expire_due().await?, trimmed: self.trim_retained().await? })
+    }
+
+    /// Ends streams whose time is over and those that a crash left behind without forks. Returns how many went.
+    pub async fn expire_due(&self) -> Result<usize, StreamError> {
         self.keep_heard().await;
         let mut removed = 0;
         loop {
             let expired = self.expired(Owner::Clients).await?;
             if expired.is_empty() {
-                return Ok(Swept { removed, trimmed: self.sweep_retained().await? });
+                return Ok(removed);
             }
             let now = self.clock.now();
             removed += count(&self.end_many(&expired, |stream| Cause::of_sweep(stream, now)).await?);

@@ -165,7 +165,7 @@ impl Streams {
 
     /// Lets go of what lies beyond the limits in some of the streams that have any; the next call goes on behind them.
     /// Returns how many streams that concerned.
-    pub(crate) async fn sweep_retained(&self) -> Result<usize, StreamError> {
+    pub async fn trim_retained(&self) -> Result<usize, StreamError> {
         let after = self.swept_through.lock().expect("nobody panics while holding it").clone();
         let keys = self.store.retained(after.as_ref(), RETAINED_PER_SWEEP).await?;
         let last = keys.last().filter(|_| keys.len() == RETAINED_PER_SWEEP).cloned();

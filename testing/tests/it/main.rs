@@ -12,6 +12,7 @@ mod connections;
 mod damage;
 mod durability;
 mod forks;
+mod duties;
 mod fuzz;
 mod limits;
 mod listing;

@@ -242,8 +242,7 @@ async fn in_dev_programs_and_pages_of_this_machine_use_everything() {
             is_answered(&server, line, somebody, status).await;
         }
     }
-    let read =
-        server.request(http::Method::GET, "/v1/p/stream/s").header("origin", "http://localhost:5173");
+    let read = server.request(http::Method::GET, "/v1/p/stream/s").header("origin", "http://localhost:5173");
     assert_eq!(read.send().await.expect("an answer").headers()["access-control-allow-origin"], "*");
 }
 

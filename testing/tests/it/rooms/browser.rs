@@ -1,7 +1,7 @@
 //! A real browser's `EventSource`.
 
-use tidings_testing::http;
 use tidings_testing::Process;
+use tidings_testing::http;
 
 use super::proxy::{Proxy, Way};
 use super::*;
