@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -60,8 +60,9 @@ impl Drop for LiveBody {
 }
 
 impl Shared {
+    /// Also after a panic while sending: then it is only let go.
     fn feed(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().expect("nobody panics while sending")
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,3 +1,4 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tidings_engine::Clock;
@@ -67,13 +68,13 @@ impl Lives {
     /// Asks all.
     pub fn sweep(&self, now: Timestamp) {
         self.encoded.sweep();
-        self.all().into_iter().for_each(|life| life.tick(now));
+        self.all().into_iter().for_each(|life| tell(life, |life| life.tick(now)));
     }
 
     /// Tells all, also those to come, that the server is about to stop.
     pub fn drain(&self, now: Timestamp) {
         self.lock().draining = Some(now);
-        self.all().into_iter().for_each(|life| life.drain(now));
+        self.all().into_iter().for_each(|life| tell(life, |life| life.drain(now)));
     }
 
     /// Ends all at once.
@@ -100,5 +101,14 @@ impl Lives {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().expect("nobody panics while holding the list")
+    }
+}
+
+/// Tells one something. If it panics, it is cut, and all others are told.
+fn tell(life: Arc<dyn Life>, what: impl FnOnce(Arc<dyn Life>)) {
+    let told = life.clone();
+    if catch_unwind(AssertUnwindSafe(|| what(told))).is_err() {
+        tracing::error!("a live answer panicked; its connection is cut");
+        life.cut();
     }
 }

@@ -6,8 +6,9 @@
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -64,8 +65,16 @@ impl Socket {
         serving.await;
     }
 
-    /// Sends what there is. If somebody else is at it, that one looks again.
+    /// Sends what there is. A panic ends this connection: it must not reach whoever woke it, who wakes others as well.
     fn send(self: &Arc<Self>) {
+        if catch_unwind(AssertUnwindSafe(|| self.send_in_turn())).is_err() {
+            tracing::error!("a live answer panicked while it was sent; its connection is cut");
+            self.finish();
+        }
+    }
+
+    /// If somebody else is at it, that one looks again.
+    fn send_in_turn(self: &Arc<Self>) {
         if self.sending.fetch_or(BUSY | AGAIN, Ordering::SeqCst) & BUSY != 0 {
             return;
         }
@@ -164,8 +173,9 @@ impl Socket {
         self.task.wake();
     }
 
+    /// Also after a panic while sending: then it is only let go.
     fn feed(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().expect("nobody panics while sending")
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -244,3 +254,6 @@ impl Drop for Serving {
         self.0.feed().abandon();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use futures_util::task::AtomicWaker;
@@ -112,8 +112,9 @@ impl Shared {
         Poll::Pending
     }
 
+    /// Also after a panic while sending: then it is only let go.
     fn feed(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().expect("nobody panics while sending")
+        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

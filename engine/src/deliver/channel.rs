@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 use tidings_model::Position;
@@ -65,6 +65,12 @@ struct Reader {
     after: Position,
 }
 
+/// A reader that wants to be woken.
+pub(super) struct ToWake {
+    slot: usize,
+    pub(super) waker: Waker,
+}
+
 impl Channel {
     pub(super) fn new(
         place: Place,
@@ -103,8 +109,9 @@ impl Channel {
         state.readers.len() - state.vacant.len()
     }
 
+    /// Also after somebody has panicked while holding it: that one is lost, and those who leave must be able to.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding a channel")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -231,9 +238,9 @@ impl State {
     }
 
     /// Ends the channel without a last word. All are to be woken.
-    pub(super) fn lose(&mut self, lost: Lost) -> Vec<Waker> {
+    pub(super) fn lose(&mut self, lost: Lost) -> Vec<ToWake> {
         self.ended.get_or_insert(End::Lost(lost));
-        self.wakers()
+        self.to_wake()
     }
 
     /// Whether it has ended though its log may go on.
@@ -242,8 +249,19 @@ impl State {
     }
 
     /// All who want to be woken.
-    pub(super) fn wakers(&self) -> Vec<Waker> {
-        self.readers.iter().flatten().filter_map(|reader| reader.waker.clone()).collect()
+    pub(super) fn to_wake(&self) -> Vec<ToWake> {
+        let waiting = self.readers.iter().enumerate();
+        waiting
+            .filter_map(|(slot, reader)| Some(ToWake { slot, waker: reader.as_ref()?.waker.clone()? }))
+            .collect()
+    }
+
+    /// Does not wake a reader again until it asks for it. What is returned is to be dropped without the lock.
+    #[must_use]
+    pub(super) fn forget(&mut self, reader: &ToWake) -> Option<Waker> {
+        let known = &mut self.readers.get_mut(reader.slot)?.as_mut()?.waker;
+        // Another may have come to its place.
+        known.take_if(|waker| waker.will_wake(&reader.waker))
     }
 
     /// Everybody was woken.

@@ -1,5 +1,6 @@
 //! From the log to the ring, and from the ring to those who wait.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use tidings_model::{LogId, Position};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::channel::Channel;
+use super::channel::{Channel, ToWake};
 use super::channels::Queue;
 use super::{Batch, Frame, Lost};
 use crate::log::{Boundary, Page, Span};
@@ -63,10 +64,18 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
 
 /// Brings a channel up to date. One that cannot be is given up, and all others go on.
 async fn look_after(channel: Arc<Channel>) {
-    let bringing = std::panic::AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
+    let bringing = AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
     if bringing.await.is_err() {
-        let wakers = channel.lock().lose(Lost::Failed);
-        wakers.iter().for_each(|waker| waker.wake_by_ref());
+        let readers = channel.lock().lose(Lost::Failed);
+        readers.iter().for_each(|reader| wake(&channel, reader));
+    }
+}
+
+/// Wakes a reader, which may write to its socket here and now. One that panics is not woken again; all others hear as ever.
+fn wake(channel: &Channel, reader: &ToWake) {
+    if catch_unwind(AssertUnwindSafe(|| reader.waker.wake_by_ref())).is_err() {
+        // Dropped without the lock.
+        let _forgotten = channel.lock().forget(reader);
     }
 }
 
@@ -96,7 +105,7 @@ async fn advance(channel: &Arc<Channel>) {
         let span = Span { bytes: channel.limits.read_bytes, ..Span::after(head) };
         let read = channel.source.fresh(span).await;
         let mut more = false;
-        let wakers = match read {
+        let readers = match read {
             Err(lost) => channel.lock().lose(lost),
             Ok(page) => {
                 more = page.last(head) < page.status.tail && !page.records.is_empty();
@@ -108,11 +117,11 @@ async fn advance(channel: &Arc<Channel>) {
                 for frame in frames {
                     state.push(frame, &channel.limits);
                 }
-                state.wakers()
+                state.to_wake()
             }
         };
-        for some in wakers.chunks(WAKES_PER_TURN) {
-            some.iter().for_each(|waker| waker.wake_by_ref());
+        for some in readers.chunks(WAKES_PER_TURN) {
+            some.iter().for_each(|reader| wake(channel, reader));
             tokio::task::yield_now().await;
         }
         channel.lock().woken();

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -115,6 +116,46 @@ async fn a_record_is_encoded_once_for_all_readers_of_the_ring() {
     }
     assert_eq!(world.encode.encoded.load(Ordering::SeqCst), before + 1);
     assert_eq!(world.channels.readers(world.log), 10);
+}
+
+/// Panics whenever it is woken, and counts that.
+#[derive(Default)]
+struct Broken(AtomicU64);
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        panic!("a waker that panics");
+    }
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_costs_its_reader_and_nobody_else() {
+    let world = World::new(1024).await;
+    let mut broken = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut broken).await, "");
+    let waker = Arc::new(Broken::default());
+    let waiting = Waker::from(waker.clone());
+    let polled = broken.poll_frames(&mut Context::from_waker(&waiting), 0, &mut |_| {});
+    assert!(polled.is_pending());
+    let mut well = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut well).await, "");
+    for word in ["a", "b", "c"] {
+        world.append(word).await;
+        assert_eq!(hear(&mut well).await, word);
+    }
+    assert_eq!(waker.0.load(Ordering::SeqCst), 1, "it was not woken again");
+    drop(broken);
+    assert_eq!(world.channels.readers(world.log), 1);
+    // Those who come later hear, too, and so do those of other logs, whom the same task looks after.
+    let mut late = world.join(Position::ZERO, 0).await;
+    assert_eq!(hear(&mut late).await, "abc");
+    world.close().await;
+    assert_eq!((hear(&mut well).await, hear(&mut late).await), ("!".into(), "!".into()));
 }
 
 #[tokio::test]
