@@ -161,9 +161,12 @@ impl SimulatedDisk {
         self.damage(name, |bytes| bytes.truncate(length));
     }
 
-    /// Fills a part of a file with zeros.
+    /// Fills a part of a file with zeros, as far as the file goes: one that is being made may still be short.
     pub fn zero(&self, name: &str, part: std::ops::Range<usize>) {
-        self.damage(name, |bytes| bytes[part.clone()].fill(0));
+        self.damage(name, |bytes| {
+            let end = part.end.min(bytes.len());
+            bytes[part.start.min(end)..end].fill(0);
+        });
     }
 
     fn damage(&self, name: &str, damage: impl Fn(&mut Vec<u8>)) {
