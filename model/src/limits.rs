@@ -66,6 +66,11 @@ pub const MEMBER_ID_BYTES: usize = 256;
 pub const DEVICE_ID_BYTES: usize = 256;
 /// Members of a room.
 pub const MEMBERS_PER_ROOM: usize = 100_000;
+/// Members in one answer of a list, also when the client does not say.
+pub const LISTED_MEMBERS: usize = 1000;
+/// Rooms that are removed in one commit when their project is, if they have not more than [`MEMBERS_PER_ROOM`] members
+/// together.
+pub const ROOMS_PER_REMOVAL: usize = 1000;
 /// Devices of a user of which it is known how far they have seen a room. With one more the one that was silent for the
 /// longest is forgotten.
 pub const DEVICES_PER_MEMBER: usize = 64;

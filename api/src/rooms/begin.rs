@@ -181,9 +181,11 @@ impl Known {
     /// What a client is told that missed something.
     pub fn detail(&self, missed: Missed) -> Value {
         let known = |cursor: Cursor| (cursor > Cursor::ZERO).then(|| cursor.to_string());
+        // What lies below the client's floor is nothing it may know of: to it the room begins there.
+        let oldest = self.bounds.oldest.map(|oldest| oldest.max(self.floor));
         json!({
             "floor": known(self.floor),
-            "oldest": self.bounds.oldest.map(|oldest| oldest.to_string()),
+            "oldest": oldest.map(|oldest| oldest.to_string()),
             "head": self.bounds.head.to_string(),
             "epoch": self.epoch,
             "requested": missed.requested().map(|cursor| cursor.to_string()),
@@ -264,5 +266,8 @@ mod tests {
             late.choose(Wish::After(cursor(180)), true, OnStale::Error).map(|b| b.after),
             Ok(cursor(180))
         );
+        let missed = Missed::Compacted(Some(cursor(150)));
+        assert_eq!(late.detail(missed)["oldest"], json!(cursor(180).to_string()));
+        assert_eq!(known().detail(missed)["oldest"], json!(cursor(101).to_string()));
     }
 }

@@ -56,6 +56,11 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", message)
     }
 
+    /// Who asks may not do this.
+    pub fn forbidden(message: impl Display) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
     /// Who asks does not belong to the room, or there is none and it may not know.
     pub fn not_member() -> Self {
         Self::new(StatusCode::FORBIDDEN, "NotMember", "not a member of this conversation")

@@ -1,5 +1,6 @@
 //! What changes a room: events, members, and how far somebody has seen it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use axum::Json;
@@ -7,13 +8,16 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidings_auth::Action;
 use tidings_model::{DeviceId, ProjectId, RoomId, Timestamp, UserId, limits};
-use tidings_rooms::{Cursor, Kind, NewEvent, Seen};
+use tidings_rooms::{Cursor, Kind, Members, NewEvent, RoomError, Seen};
+use tidings_streams::json_array::{self, ArrayError};
 use utoipa::ToSchema;
 
 use super::error::Refusal;
@@ -68,6 +72,7 @@ pub struct WrittenAnswer {
 
 /// Who is to be a member, and who not any more.
 #[derive(Deserialize, ToSchema)]
+#[expect(dead_code, reason = "it only describes what is read")]
 pub struct MembersBody {
     /// Users to add.
     #[serde(default)]
@@ -77,11 +82,16 @@ pub struct MembersBody {
     remove: Vec<String>,
 }
 
-/// The members of a room.
+/// Members of a room, at most 1,000.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct MembersAnswer {
-    /// All of them, sorted.
+    /// They, sorted.
     members: Vec<String>,
+    /// There are more: the `cursor` to get them with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    next_cursor: Option<String>,
 }
 
 /// How far somebody has seen a room.
@@ -167,10 +177,14 @@ pub async fn write_to(
     let pass = visitor.pass.clone();
     let guest = visitor.into_room(api, &room).await?;
     let body = body::bytes(sent, api.streams.options().max_append_bytes, &*api.stage.clock).await?;
-    let Bodies { events, is_array } = read_events(&body)?;
+    let Bodies { events, is_array } = read_events(&body, api.rooms.options().payload_bytes)?;
     caller.may_still(&pass).await?;
-    if guest.seat.is_some_and(|(_, seat)| !seat.holds()) {
-        return Err(Refusal::not_member());
+    // Who manages rooms has no seat, and may write for others.
+    if let Some((_, seat)) = &guest.seat {
+        if !seat.holds() {
+            return Err(Refusal::not_member());
+        }
+        speaks_for_itself(&guest.user, &events)?;
     }
     let written = api.rooms.write(&guest.room, &guest.user, events, producer).await?;
     let mut answers = written
@@ -181,6 +195,19 @@ pub async fn write_to(
         (false, Some(answer)) => (UNCACHED, Json(answer)).into_response(),
         (_, first) => (UNCACHED, Json(first.into_iter().chain(answers).collect::<Vec<_>>())).into_response(),
     })
+}
+
+/// Whether all reactions are the user's own: members do not react for each other.
+fn speaks_for_itself(user: &UserId, events: &[NewEvent]) -> Result<(), Refusal> {
+    let mut actors = events.iter().filter_map(NewEvent::actor);
+    match actors.find(|actor| actor != user.as_str()) {
+        None => Ok(()),
+        Some(_) => {
+            let message =
+                "the `actor` of a reactionEvent is the user who writes it, except with the scope `manage`";
+            Err(Refusal::forbidden(message))
+        }
+    }
 }
 
 struct Bodies {
@@ -197,22 +224,32 @@ struct Sent<'a> {
     payload: &'a RawValue,
 }
 
-fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
+/// Reads events whose payloads have at most so many bytes. Each limit is asked before more is made of what was sent than
+/// slices of it: an array of millions of values takes many times its size.
+fn read_events(body: &Bytes, payload_most: usize) -> Result<Bodies, Refusal> {
     let is_array = body::begins_with(body, b'[');
     let expected = |error: &dyn std::fmt::Display| {
         Refusal::invalid(format!("expected an event or an array of events, in JSON: {error}"))
     };
     let sent = match is_array {
-        true => serde_json::from_slice::<Vec<&RawValue>>(body),
-        false => serde_json::from_slice::<&RawValue>(body).map(|sent| vec![sent]),
+        true => json_array::read::<&RawValue>(body, limits::EVENTS_PER_WRITE),
+        false => {
+            serde_json::from_slice::<&RawValue>(body).map(|sent| vec![sent]).map_err(ArrayError::Invalid)
+        }
     };
-    let sent = sent.map_err(|error| expected(&error))?;
+    let sent = sent.map_err(|error| match error {
+        ArrayError::TooMany { .. } => Refusal::from(RoomError::TooManyEvents),
+        ArrayError::Invalid(error) => expected(&error),
+    })?;
     // Fields without names would be taken in their order.
     if sent.iter().any(|sent| body::begins_with(sent.get().as_bytes(), b'[')) {
         return Err(expected(&"an event is an object"));
     }
     let sent = sent.into_iter().map(|sent| serde_json::from_str::<Sent>(sent.get()));
     let sent = sent.collect::<Result<Vec<_>, _>>().map_err(|error| expected(&error))?;
+    if sent.iter().any(|sent| sent.payload.get().len() > payload_most) {
+        return Err(RoomError::PayloadTooLarge { most: payload_most }.into());
+    }
     let kind = |sent: &Sent<'_>| {
         Kind::parse(&sent.kind).ok_or_else(|| {
             Refusal::invalid("the type of an event is `messageEvent`, `reactionEvent` or `typingEvent`")
@@ -233,7 +270,7 @@ fn read_events(body: &Bytes) -> Result<Bodies, Refusal> {
         ("room" = String, Path, description = "The room.", example = "general"),
     ),
     request_body = MembersBody,
-    responses((status = 200, description = "Its members now.", body = MembersAnswer), RoomRefusals)
+    responses((status = 200, description = "The first of its members now.", body = MembersAnswer), RoomRefusals)
 )]
 pub async fn change_members(
     State(api): State<Api>,
@@ -242,13 +279,41 @@ pub async fn change_members(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
-    let wanted: MembersBody = json_body(&api, sent, limits::MEMBERS_BODY_BYTES).await?;
+    let sent = body::bytes(sent, limits::MEMBERS_BODY_BYTES, &*api.stage.clock).await?;
+    let SentMembers { add, remove } = body::parse_json(&sent)?;
     caller.may_still(&visitor.pass).await?;
-    let users =
-        |names: Vec<String>| names.iter().map(|name| UserId::parse(name)).collect::<Result<Vec<_>, _>>();
-    let (add, remove) = (users(wanted.add)?, users(wanted.remove)?);
+    let most = api.rooms.options().max_members;
+    let (add, remove) = (users(add, most)?, users(remove, most)?);
     let members = api.rooms.change_members(&project, &room, add, remove).await?;
     Ok(members_answer(&members))
+}
+
+/// A [`MembersBody`] as it was sent.
+#[derive(Deserialize)]
+struct SentMembers<'a> {
+    #[serde(default = "nobody", borrow)]
+    add: &'a RawValue,
+    #[serde(default = "nobody", borrow)]
+    remove: &'a RawValue,
+}
+
+fn nobody() -> &'static RawValue {
+    serde_json::from_str("[]").expect("an array")
+}
+
+/// Users in a list, as many at most as a room may have members. They are counted before more is made of them than slices of
+/// what was sent.
+fn users(sent: &RawValue, most: usize) -> Result<Vec<UserId>, Refusal> {
+    let expected = || Refusal::invalid("`add` and `remove` are arrays of users, which are texts");
+    let sent = json_array::read::<&RawValue>(sent.get().as_bytes(), most).map_err(|error| match error {
+        ArrayError::TooMany { most } => Refusal::from(RoomError::TooManyMembers { most }),
+        ArrayError::Invalid(_) => expected(),
+    })?;
+    let user = |sent: &RawValue| {
+        let name = serde_json::from_str::<Cow<'_, str>>(sent.get()).map_err(|_| expected())?;
+        Ok(UserId::parse(&name)?)
+    };
+    sent.into_iter().map(user).collect()
 }
 
 /// The members of a room.
@@ -259,26 +324,58 @@ pub async fn change_members(
     params(
         ("project" = String, Path, description = "The project.", example = "chat"),
         ("room" = String, Path, description = "The room.", example = "general"),
+        ("limit" = Option<String>, Query, description = "How many at most, 1,000 otherwise.", example = "10"),
+        ("cursor" = Option<String>, Query, description = "The `nextCursor` of the answer before."),
     ),
-    responses((status = 200, description = "Its members.", body = MembersAnswer), RoomRefusals)
+    responses((status = 200, description = "Some of its members.", body = MembersAnswer), RoomRefusals)
 )]
 pub async fn read_members(
     State(api): State<Api>,
     RoomPath(project, room): RoomPath,
     caller: Caller,
+    uri: Uri,
 ) -> Result<Response, Refusal> {
-    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
+    let asked = Pairs::of(&uri).and_then(|pairs| MembersQuery::read(&pairs));
+    let (visitor, room, MembersQuery { after, limit }) =
+        admit(&caller, &project, Action::Read, &room, asked).await?;
     let room = match visitor.manages {
         // Also without being a user.
         true => api.rooms.find(&project, &room).await?.ok_or_else(Refusal::not_found)?,
         false => visitor.into_room(&api, &room).await?.room,
     };
-    Ok(members_answer(&api.rooms.members(&room).await?))
+    Ok(members_answer(&api.rooms.members(&room, after.as_ref(), limit).await?))
 }
 
-fn members_answer(members: &[UserId]) -> Response {
-    let members = members.iter().map(|user| user.as_str().to_owned()).collect();
-    (UNCACHED, Json(MembersAnswer { members })).into_response()
+/// Which members to list.
+struct MembersQuery {
+    after: Option<UserId>,
+    limit: usize,
+}
+
+impl MembersQuery {
+    fn read(pairs: &Pairs) -> Result<Self, Refusal> {
+        let limit = match pairs.once("limit")?.map(str::parse) {
+            None => limits::LISTED_MEMBERS,
+            Some(Ok(limit)) if (1..=limits::LISTED_MEMBERS).contains(&limit) => limit,
+            Some(_) => {
+                let message = format!("`limit` is a number from 1 to {}", limits::LISTED_MEMBERS);
+                return Err(Refusal::invalid(message));
+            }
+        };
+        let after = pairs.once("cursor")?.map(|text| {
+            // It is the last member that was listed. Clients are not told.
+            let bytes = URL_SAFE_NO_PAD.decode(text).ok();
+            let user = bytes.and_then(|bytes| UserId::parse(std::str::from_utf8(&bytes).ok()?).ok());
+            user.ok_or_else(|| Refusal::invalid("`cursor` is a `nextCursor` that this server gave"))
+        });
+        Ok(Self { after: after.transpose()?, limit })
+    }
+}
+
+fn members_answer(members: &Members) -> Response {
+    let next_cursor = members.next.as_ref().map(|last| URL_SAFE_NO_PAD.encode(last.as_str()));
+    let members = members.users.iter().map(|user| user.as_str().to_owned()).collect();
+    (UNCACHED, Json(MembersAnswer { members, next_cursor })).into_response()
 }
 
 /// How far the caller has seen a room.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
@@ -66,7 +67,7 @@ pub async fn json<T: DeserializeOwned>(
 }
 
 /// An object in JSON.
-pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     // Fields without names would be taken in their order.
     if begins_with(body, b'[') {
         return Err(ApiError::bad_request("invalid_json", "expected an object, in JSON"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, UserId};
+use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::table::{Back, Kept, Row};
 use tidings_rooms::{Change, Table};
 
@@ -13,7 +13,8 @@ use crate::tables::{StoredTables, Touch};
 
 const TAKE_OVER: u8 = 1;
 const OWNED: u8 = 2;
-const CREATE: u8 = 3;
+/// As it was before it was stored what upkeep needs to find a room.
+const CREATE_UNMARKED: u8 = 3;
 const REMOVE: u8 = 4;
 const MEMBERS: u8 = 5;
 const RESERVE: u8 = 6;
@@ -22,6 +23,9 @@ const PRUNE: u8 = 8;
 const SEE: u8 = 9;
 const SEE_BACK: u8 = 10;
 const FORGET: u8 = 11;
+const CREATE: u8 = 12;
+const KEPT: u8 = 13;
+const REACTED: u8 = 14;
 
 impl StoredTables for Table {
     type Row = Kept;
@@ -55,6 +59,14 @@ impl StoredTables for Table {
             Change::Collapse { log, positions } => {
                 put_log(out, COLLAPSE, *log);
                 put_positions(out, positions);
+            }
+            Change::Kept { log, since } => {
+                put_log(out, KEPT, *log);
+                put_time(out, *since);
+            }
+            Change::Reacted { log, waiting } => {
+                put_log(out, REACTED, *log);
+                out.byte(u8::from(*waiting));
             }
             Change::Prune { log, through } => {
                 put_log(out, PRUNE, *log);
@@ -100,6 +112,8 @@ impl StoredTables for Table {
             | Change::Owned { .. }
             | Change::Remove { .. }
             | Change::Reserve { .. }
+            | Change::Kept { .. }
+            | Change::Reacted { .. }
             | Change::Prune { .. }
             | Change::Forget { .. } => false,
         }
@@ -138,6 +152,8 @@ impl StoredTables for Table {
             | Change::Members { log, .. }
             | Change::Reserve { log, .. }
             | Change::Collapse { log, .. }
+            | Change::Kept { log, .. }
+            | Change::Reacted { log, .. }
             | Change::Prune { log, .. } => subject(Touch::Writes, hash(log)),
             Change::See { log, user, .. } | Change::Forget { log, user, .. } => {
                 subject(Touch::Reads, hash(log));
@@ -150,7 +166,12 @@ impl StoredTables for Table {
 fn of_room(tag: u8, take: &mut Take) -> Result<Change, Garbled> {
     let log = take.log()?;
     Ok(match tag {
-        CREATE => Change::Create { log, row: take_row(take)? },
+        CREATE => {
+            let row = take_row(take)?;
+            let (kept_since, reacted) = (take_time(take)?, take_flag(take)?);
+            Change::Create { log, row: Row { kept_since, reacted, ..row } }
+        }
+        CREATE_UNMARKED => Change::Create { log, row: take_row(take)? },
         REMOVE => Change::Remove { log },
         MEMBERS => Change::Members {
             log,
@@ -161,6 +182,8 @@ fn of_room(tag: u8, take: &mut Take) -> Result<Change, Garbled> {
         },
         RESERVE => Change::Reserve { log, through: take.position()? },
         COLLAPSE => Change::Collapse { log, positions: take_positions(take)? },
+        KEPT => Change::Kept { log, since: take_time(take)? },
+        REACTED => Change::Reacted { log, waiting: take_flag(take)? },
         PRUNE => Change::Prune { log, through: take.position()? },
         SEE | SEE_BACK => Change::See {
             log,
@@ -187,7 +210,7 @@ fn put_log(out: &mut Vec<u8>, tag: u8, log: LogId) {
 }
 
 fn put_row(out: &mut Vec<u8>, row: &Row) {
-    let Row { project, id, members, reserved, collapsed } = row;
+    let Row { project, id, members, reserved, collapsed, kept_since, reacted } = row;
     out.text(project.as_str());
     out.text(id.as_str());
     out.number(members.len() as u64);
@@ -197,15 +220,36 @@ fn put_row(out: &mut Vec<u8>, row: &Row) {
     }
     out.position(*reserved);
     put_positions(out, collapsed);
+    put_time(out, *kept_since);
+    out.byte(u8::from(*reacted));
 }
 
+/// A room of which nobody knows what it has: the first sweep looks.
 fn take_row(take: &mut Take) -> Result<Row, Garbled> {
     let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
     let id = RoomId::parse(&take.text()?).map_err(|_| Garbled)?;
     let members = (0..take.count()?).map(|_| Ok((take_user(take)?, take.position()?)));
     let members = Arc::new(members.collect::<Result<BTreeMap<_, _>, Garbled>>()?);
     let (reserved, collapsed) = (take.position()?, Arc::new(take_positions(take)?));
-    Ok(Row { project, id, members, reserved, collapsed })
+    let kept_since = Some(Timestamp::from_millis(0));
+    Ok(Row { project, id, members, reserved, collapsed, kept_since, reacted: true })
+}
+
+/// A time, one more than it is, or zero for none.
+fn put_time(out: &mut Vec<u8>, time: Option<Timestamp>) {
+    out.number(time.map_or(0, |time| time.as_millis().saturating_add(1)));
+}
+
+fn take_time(take: &mut Take) -> Result<Option<Timestamp>, Garbled> {
+    Ok(take.number()?.checked_sub(1).map(Timestamp::from_millis))
+}
+
+fn take_flag(take: &mut Take) -> Result<bool, Garbled> {
+    match take.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Garbled),
+    }
 }
 
 fn put_users(out: &mut Vec<u8>, users: &[UserId]) {
@@ -245,7 +289,6 @@ fn take_positions(take: &mut Take) -> Result<Vec<Position>, Garbled> {
 mod tests {
     use super::*;
     use tidings_engine::log::Tables;
-    use tidings_model::Timestamp;
 
     fn log(number: u64) -> LogId {
         LogId::new(number)
@@ -267,6 +310,8 @@ mod tests {
             members: Arc::new(members),
             reserved: Position::ZERO,
             collapsed: Arc::default(),
+            kept_since: None,
+            reacted: false,
         };
         Change::Create { log: log(number), row }
     }
@@ -319,6 +364,15 @@ mod tests {
                 Change::Collapse { log: log(1), positions: vec![at(1, 5), at(2, 3), at(2, 4), at(7, 0)] },
                 Change::Collapse { log: log(1), positions: vec![at(1, 2), at(3, u64::MAX)] },
                 Change::Prune { log: log(1), through: at(1, 5) },
+                Change::Kept { log: log(1), since: Some(Timestamp::from_millis(0)) },
+                Change::Kept { log: log(1), since: Some(Timestamp::from_millis(70)) },
+                Change::Kept { log: log(2), since: Some(Timestamp::from_millis(60)) },
+                Change::Kept { log: log(2), since: None },
+                Change::Kept { log: log(3), since: Some(Timestamp::from_millis(50)) },
+                Change::Reacted { log: log(1), waiting: true },
+                Change::Reacted { log: log(1), waiting: false },
+                Change::Reacted { log: log(2), waiting: true },
+                Change::Reacted { log: log(3), waiting: true },
                 see(1, "phone", at(0, 5), Back::Stay),
                 see(1, "phone", at(0, 3), Back::Stay),
                 see(1, "laptop", at(0, 9), Back::Stay),
@@ -333,7 +387,12 @@ mod tests {
         play(&mut again, crate::tables::snapshot_of(&mut table));
         for table in [&table, &again] {
             assert_eq!(table.epoch(), 7);
-            assert_eq!(table.rooms(None, 9), [log(1), log(2)]);
+            assert_eq!(table.rooms().collect::<Vec<_>>(), [log(1), log(2)]);
+            let old = |through, after| table.old(Timestamp::from_millis(through), after, 9);
+            assert_eq!(old(70, None), [(Timestamp::from_millis(70), log(1))]);
+            assert_eq!(old(69, None), []);
+            assert_eq!(old(70, Some((Timestamp::from_millis(70), log(1)))), []);
+            assert_eq!((table.reacted(None, 9), table.reacted(Some(log(2)), 9)), (vec![log(2)], vec![]));
             let row = table.row(log(1)).expect("a room");
             let members: Vec<_> = row.members.iter().map(|(user, joined)| (user.as_str(), *joined)).collect();
             assert_eq!(members, [("ann", Position::ZERO), ("cid", at(5, 3)), ("dan", at(6, 0))]);
@@ -377,10 +436,26 @@ mod tests {
             Change::TakeOver { epoch: 1 },
             Change::Remove { log: log(1) },
             Change::Prune { log: log(1), through: at(0, 1) },
+            Change::Kept { log: log(1), since: Some(Timestamp::from_millis(1)) },
+            Change::Reacted { log: log(1), waiting: true },
             Change::Forget { log: log(1), user: user("ann"), before: Timestamp::from_millis(2) },
         ] {
             assert!(!table.takes_space(&let_through), "{let_through:?}");
         }
+    }
+
+    #[test]
+    fn a_room_that_was_stored_without_marks_is_looked_at_once() {
+        let mut bytes = Vec::new();
+        Table::encode(&create(1, "r", &["ann"]), &mut bytes);
+        // As it was written before: another tag, and nothing of what was added at the end.
+        bytes[0] = CREATE_UNMARKED;
+        bytes.truncate(bytes.len() - 2);
+        let mut table = Table::default();
+        table.apply(Table::decode(Take(bytes.into())).expect("as it was written"));
+        assert_eq!(table.old(Timestamp::from_millis(0), None, 9).len(), 1);
+        assert_eq!(table.reacted(None, 9), [log(1)]);
+        assert_eq!(table.member(log(1), &user("ann")), Some(Position::ZERO));
     }
 
     #[test]

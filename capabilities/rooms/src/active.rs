@@ -1,18 +1,18 @@
 //! What is in memory of a room that is used: where its next event lies, what is on its way, and what only those hear
 //! who are there.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tidings_engine::log::Record;
-use tidings_engine::log::plan::LogHash;
 use tidings_model::{LogId, Position, Timestamp, limits};
 use tokio::sync::watch;
 
+use crate::Cursor;
 use crate::generator::Generator;
 use crate::rooms::Inner;
-use crate::{Cursor, RoomError};
+use crate::store::Found;
 
 /// Cursors of a room that are further ahead of the clock than this are worth an alarm.
 const AHEAD: Duration = Duration::from_secs(5);
@@ -51,6 +51,24 @@ struct State {
     heard: Position,
     /// The first event that is kept, if somebody has looked.
     oldest: Option<Position>,
+    marks: Marks,
+}
+
+/// What is known to be stored of a room so that its upkeep finds it. An append adds what is missing. Taken back by who has
+/// the room for itself, see [`Active::appending`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Since when events are kept.
+    pub(crate) kept: bool,
+    /// That there are reactions to look through.
+    pub(crate) reacted: bool,
+}
+
+impl Marks {
+    /// Those of a room as it was found.
+    pub(crate) fn stored(found: &Found) -> Self {
+        Self { kept: found.kept_since.is_some(), reacted: found.reacted }
+    }
 }
 
 struct Waiting {
@@ -61,7 +79,8 @@ struct Waiting {
 }
 
 impl Active {
-    fn new(tail: Position, reserved: Position) -> Self {
+    pub(crate) fn new(found: &Found) -> Self {
+        let (tail, reserved) = (found.status.tail, found.reserved);
         let state = State {
             generator: Generator::new(tail, reserved),
             reserved,
@@ -72,6 +91,7 @@ impl Active {
             recent: VecDeque::new(),
             heard: Position::ZERO,
             oldest: None,
+            marks: Marks::stored(found),
         };
         // Whoever was told one of those in an earlier life may come back with it.
         Self {
@@ -131,86 +151,33 @@ impl Active {
         self.lock().oldest = oldest;
     }
 
+    /// No cursor of the room is above this.
+    pub(crate) fn bound(&self) -> Cursor {
+        self.lock().generator.bound()
+    }
+
+    /// What is known to be stored. Nothing is taken back as long as the caller appends.
+    pub(crate) fn marks(&self) -> Marks {
+        self.lock().marks
+    }
+
+    /// These are stored, beside what was before.
+    pub(crate) fn marked(&self, stored: Marks) {
+        let marks = &mut self.lock().marks;
+        *marks = Marks { kept: marks.kept || stored.kept, reacted: marks.reacted || stored.reacted };
+    }
+
+    /// Just these are stored. The caller has the room for itself.
+    pub(crate) fn set_marks(&self, stored: Marks) {
+        self.lock().marks = stored;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nobody panics while holding a room")
     }
 }
 
-/// All rooms that are used.
-#[derive(Default)]
-pub(crate) struct ActiveRooms(Mutex<Registry>);
-
-#[derive(Default)]
-struct Registry {
-    rooms: HashMap<LogId, Arc<Active>, LogHash>,
-    /// Rooms in which something was typed lately.
-    typed_in: HashMap<LogId, Arc<Active>, LogHash>,
-    /// Counts how often rooms were let go.
-    let_go: u64,
-}
-
-impl ActiveRooms {
-    /// No cursor of a room is above this; known of those that are used.
-    pub(crate) fn bound(&self, log: LogId) -> Option<Cursor> {
-        let active = self.lock().rooms.get(&log).cloned()?;
-        Some(active.lock().generator.bound())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.0.lock().expect("nobody panics while holding the registry")
-    }
-}
-
 impl Inner {
-    /// What is in memory of a room, read from the store if need be.
-    pub(crate) async fn active(&self, log: LogId) -> Result<Arc<Active>, RoomError> {
-        loop {
-            let let_go = {
-                let registry = self.active.lock();
-                if let Some(active) = registry.rooms.get(&log) {
-                    return Ok(active.clone());
-                }
-                registry.let_go
-            };
-            let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
-            let active = Arc::new(Active::new(found.status.tail, found.row.reserved));
-            if self.active.lock().rooms.len() >= limits::ACTIVE_ROOMS {
-                self.let_rest();
-            }
-            let mut registry = self.active.lock();
-            if let Some(active) = registry.rooms.get(&log) {
-                return Ok(active.clone());
-            }
-            // If it was in memory and was let go since we looked into the store, we have looked too early.
-            if registry.let_go == let_go {
-                registry.rooms.insert(log, active.clone());
-                return Ok(active);
-            }
-        }
-    }
-
-    /// Lets go of rooms that nobody uses.
-    pub(crate) fn let_rest(&self) {
-        let mut registry = self.active.lock();
-        let before = registry.rooms.len();
-        // Whoever has something under way holds the room; nobody else gets hold of it without the registry.
-        registry.rooms.retain(|log, active| Arc::strong_count(active) > 1 || self.channels.readers(*log) > 0);
-        registry.let_go += u64::from(registry.rooms.len() < before);
-    }
-
-    /// Lets go of a room that has ended.
-    pub(crate) fn let_go(&self, log: LogId) {
-        let mut registry = self.active.lock();
-        registry.typed_in.remove(&log);
-        registry.let_go += u64::from(registry.rooms.remove(&log).is_some());
-    }
-
-    /// Lets go of what lies apart for so long that everybody has heard it.
-    pub(crate) fn forget_typing(&self) {
-        let before = self.now() - limits::TYPING_KEPT;
-        self.active.lock().typed_in.retain(|_, active| active.forget_recent(before));
-    }
-
     /// The time by which cursors are made.
     pub(crate) fn now(&self) -> Timestamp {
         let told = self.guard.ask(&*self.clock);
@@ -355,7 +322,7 @@ impl Active {
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
         if !self.lock().recent.is_empty() {
-            inner.active.lock().typed_in.insert(log, self.clone());
+            inner.active.typed_in(log, self.clone());
             inner.bus.wake(log);
         }
     }

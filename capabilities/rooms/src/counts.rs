@@ -17,6 +17,10 @@ const SEEN: Name = Name {
     name: "tidings_room_seen_writes_total",
     help: "How often it was stored how far somebody has seen.",
 };
+const SEEN_DROPPED: Name = Name {
+    name: "tidings_room_seen_dropped_total",
+    help: "Last-seen cursors that were not stored because too many waited to be.",
+};
 const FENCED: Name =
     Name { name: "tidings_room_fenced_total", help: "Writes refused because another server has taken over." };
 const CLOCK: Name = Name {
@@ -32,6 +36,7 @@ pub(crate) struct Counts {
     pub(crate) collapsed: Counter,
     pub(crate) trimmed: Counter,
     pub(crate) seen: Counter,
+    pub(crate) seen_dropped: Counter,
     pub(crate) fenced: Counter,
     /// The cursors of a room are more than a few seconds ahead of the clock.
     pub(crate) clock_behind: Counter,
@@ -47,6 +52,7 @@ impl Counts {
             collapsed: metrics.counter(COLLAPSED, &[]),
             trimmed: metrics.counter(TRIMMED, &[]),
             seen: metrics.counter(SEEN, &[]),
+            seen_dropped: metrics.counter(SEEN_DROPPED, &[]),
             fenced: metrics.counter(FENCED, &[]),
             clock_behind: metrics.counter(CLOCK, &[("clock", "behind")]),
             clock_ahead: metrics.counter(CLOCK, &[("clock", "ahead")]),

@@ -2,6 +2,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tidings_engine::log::Record;
 use tidings_model::{Producer, Timestamp, limits};
@@ -78,6 +79,9 @@ pub enum BadEvent {
         "the payload of a reactionEvent has texts `messageId`, `actor` and `reaction`, and `{0}` is none"
     )]
     Reaction(&'static str),
+    /// A reaction of which readers might not agree whose it is, or what.
+    #[error("the payload of a reactionEvent has each of `messageId`, `actor`, `reaction` and `op` once")]
+    Ambiguous,
     /// A reaction that is neither made nor taken back.
     #[error("the `op` of a reactionEvent is `add` or `remove`")]
     Operation,
@@ -88,6 +92,9 @@ impl NewEvent {
     pub fn parse(kind: Kind, payload: Bytes) -> Result<Self, BadEvent> {
         let value = serde_json::from_slice(&payload).map_err(|error| BadEvent::NotJson(error.to_string()))?;
         Self::check(kind, &value)?;
+        if kind == Kind::Reaction && serde_json::from_slice::<EachOnce>(&payload).is_err() {
+            return Err(BadEvent::Ambiguous);
+        }
         let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
         let payload = if payload.iter().any(breaks) {
             // In JSON they only stand between what matters.
@@ -115,6 +122,11 @@ impl NewEvent {
                 if matches!(op, Some("add" | "remove")) { Ok(()) } else { Err(BadEvent::Operation) }
             }
         }
+    }
+
+    /// Who reacts, if it is a reaction.
+    pub fn actor(&self) -> Option<String> {
+        reaction_key(self.kind, &self.payload).map(|key| key.actor.into_owned())
     }
 
     /// As it is stored, at this moment.
@@ -162,11 +174,26 @@ impl Event {
 
     /// Which reaction of whom to what it concerns.
     pub(crate) fn reaction(&self) -> Option<ReactionKey<'_>> {
-        match self.kind {
-            Kind::Reaction => serde_json::from_slice(&self.payload).ok(),
-            Kind::Message | Kind::Typing => None,
-        }
+        reaction_key(self.kind, &self.payload)
     }
+}
+
+fn reaction_key(kind: Kind, payload: &[u8]) -> Option<ReactionKey<'_>> {
+    match kind {
+        Kind::Reaction => serde_json::from_slice(payload).ok(),
+        Kind::Message | Kind::Typing => None,
+    }
+}
+
+/// The fields of a reaction, of which none may stand there twice: some would read the first, others the last.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(dead_code, reason = "they are there once, that is all")]
+struct EachOnce {
+    message_id: IgnoredAny,
+    actor: IgnoredAny,
+    reaction: IgnoredAny,
+    op: IgnoredAny,
 }
 
 /// Operations on the same key replace each other.

@@ -1,10 +1,10 @@
 //! Rooms: conversations whose events have ULIDs as cursors, resumed without gaps.
 //!
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
-//! [`generator`] (which cursor is next), `active` (what is in memory of a room that is being written to), [`write`](mod@write)
+//! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to), [`write`](mod@write)
 //! with `answers` (what a repeated request is told) and [`read`]; then [`members`] with `seats` (who may hear it, until when),
 //! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`visits`] (who comes too often) and [`table`]
-//! (what is stored, and the contract a store keeps for it).
+//! with [`store`] (what is stored, and the contract a store keeps for it).
 //!
 //! Invariants: cursors of a room only grow, over all kinds of events, whatever the clock does and however often the server
 //! starts, and none is given twice. Nobody is shown an event while one with a lower cursor may still come. Only who
@@ -21,9 +21,11 @@ pub mod event;
 pub mod generator;
 pub mod members;
 pub mod read;
+mod registry;
 mod rooms;
 mod seats;
 pub mod seen;
+pub mod store;
 pub mod sweep;
 pub mod table;
 mod to_its_end;
@@ -33,12 +35,13 @@ pub mod write;
 pub use cursor::{Cursor, InvalidCursor};
 pub use error::RoomError;
 pub use event::{BadEvent, Event, Kind, NewEvent};
-pub use members::Member;
+pub use members::{Member, Members};
 pub use read::Bounds;
-pub use rooms::{Options, Room, Rooms};
+pub use rooms::{Capacity, Options, Room, Rooms};
 pub use seats::Seat;
 pub use seen::Seen;
+pub use store::Store;
 pub use sweep::Swept;
-pub use table::{Change, Declined, Store, Table};
+pub use table::{Change, Declined, Table};
 pub use visits::{Visit, VisitKey, Visits};
 pub use write::Written;

@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tidings_engine::log::{Commit, CommitError, Operation, StoreError};
-use tidings_model::{LogId, Position, ProjectId, RoomId, UserId};
+use tidings_model::{LogId, Position, ProjectId, RoomId, UserId, limits};
 
 use crate::rooms::Inner;
+use crate::store::{MemberChange, Removal};
 use crate::table::{Change, Row};
 use crate::{Cursor, Room, RoomError, Rooms, Seat};
 
 /// How often a change that met another tries again.
 const ATTEMPTS: usize = 16;
-/// Rooms of a project that is removed that are looked for at a time.
-const ROOMS_AT_A_TIME: usize = 256;
+/// What is removed in one commit of a project that is removed.
+const REMOVAL: Removal = Removal { rooms: limits::ROOMS_PER_REMOVAL, members: limits::MEMBERS_PER_ROOM };
 
 /// A member of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +23,25 @@ pub struct Member {
     pub joined: Cursor,
 }
 
+/// Some members of a room, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// They.
+    pub users: Vec<UserId>,
+    /// If there are more, they come after this one, which is the last here.
+    pub next: Option<UserId>,
+}
+
 impl Rooms {
-    /// Adds members to a room, which is created if it is not there, and removes others. Returns all, in order. Who is
-    /// removed hears nothing that is written after this has returned, and perhaps nothing that is written meanwhile.
+    /// Adds members to a room, which is created if it is not there, and removes others. Returns the first of all that there
+    /// are then, as [`Rooms::members`] does. Who is removed hears nothing that is written after this has returned, and perhaps nothing that is written meanwhile.
     pub async fn change_members(
         &self,
         project: &ProjectId,
         room: &RoomId,
         add: Vec<UserId>,
         remove: Vec<UserId>,
-    ) -> Result<Vec<UserId>, RoomError> {
+    ) -> Result<Members, RoomError> {
         let (add, remove): (BTreeSet<_>, BTreeSet<_>) =
             (add.into_iter().collect(), remove.into_iter().collect());
         if !add.is_disjoint(&remove) {
@@ -50,7 +60,7 @@ impl Rooms {
                 None => self.inner.create(project, room, &add).await,
             };
             match changed {
-                Ok(log) => return self.inner.members(log).await,
+                Ok(log) => return self.inner.members(log, None, limits::LISTED_MEMBERS).await,
                 // It was created, or removed, meanwhile.
                 Err(RoomError::Contended | RoomError::NotFound) => {}
                 Err(error) => return Err(error),
@@ -59,15 +69,20 @@ impl Rooms {
         Err(RoomError::Contended)
     }
 
-    /// All members of a room, in order.
-    pub async fn members(&self, room: &Room) -> Result<Vec<UserId>, RoomError> {
-        self.inner.members(room.log).await
+    /// The members of a room after one, in order, so many at most.
+    pub async fn members(
+        &self,
+        room: &Room,
+        after: Option<&UserId>,
+        most: usize,
+    ) -> Result<Members, RoomError> {
+        self.inner.members(room.log, after, most).await
     }
 
     /// What there is to know of a member; none if the user is none.
     pub async fn member(&self, room: &Room, user: &UserId) -> Result<Option<Member>, RoomError> {
-        let found = self.inner.store.found(room.log).await?.ok_or(RoomError::NotFound)?;
-        Ok(found.row.members.get(user).map(|&joined| Member { joined: Cursor::at(joined) }))
+        let joined = self.inner.store.member(room.log, user).await?;
+        Ok(joined.map(|joined| Member { joined: Cursor::at(joined) }))
     }
 
     /// Takes a seat in a room, which holds as long as the user is a member. First the seat, then [`Rooms::member`]: who is
@@ -76,31 +91,36 @@ impl Rooms {
         self.inner.seats.take(room.log, user)
     }
 
-    /// Ends all rooms of a project that is removed.
+    /// Ends all rooms of a project that is removed, many in one commit.
     pub async fn clear(&self, project: &ProjectId) -> Result<(), RoomError> {
         loop {
-            let logs = self.inner.store.rooms_of(project, ROOMS_AT_A_TIME).await?;
+            let logs = self.inner.store.rooms_of(project, REMOVAL).await?;
             if logs.is_empty() {
                 return Ok(());
             }
-            for log in logs {
-                let commit = Commit::new().with(Operation::Delete(log)).changing(Change::Remove { log });
-                match self.inner.commit(commit).await.map_err(RoomError::from) {
-                    // Somebody else was first.
-                    Ok(_) | Err(RoomError::NotFound) => {}
-                    Err(error) => return Err(error),
-                }
-                self.inner.seats.clear(log);
-                self.inner.let_go(log);
+            let commit = Commit {
+                operations: logs.iter().copied().map(Operation::Delete).collect(),
+                changes: logs.iter().map(|&log| Change::Remove { log }).collect(),
+            };
+            match self.inner.commit(commit).await.map_err(RoomError::from) {
+                Ok(_) => {}
+                // Somebody else has removed one of them; those that are left are looked for again.
+                Err(RoomError::NotFound) => continue,
+                Err(error) => return Err(error),
             }
+            for &log in &logs {
+                self.inner.seats.clear(log);
+            }
+            self.inner.let_go(&logs);
         }
     }
 }
 
 impl Inner {
-    async fn members(&self, log: LogId) -> Result<Vec<UserId>, RoomError> {
-        let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
-        Ok(found.row.members.keys().cloned().collect())
+    async fn members(&self, log: LogId, after: Option<&UserId>, most: usize) -> Result<Members, RoomError> {
+        let page = self.store.members(log, after, most).await?.ok_or(RoomError::NotFound)?;
+        let next = page.users.last().filter(|_| page.more).cloned();
+        Ok(Members { users: page.users, next })
     }
 
     async fn create(&self, project: &ProjectId, id: &RoomId, add: &[UserId]) -> Result<LogId, RoomError> {
@@ -116,6 +136,8 @@ impl Inner {
             members: Arc::new(members),
             reserved: Position::ZERO,
             collapsed: Arc::default(),
+            kept_since: None,
+            reacted: false,
         };
         self.commit(Commit::new().with(Operation::create(log)).changing(Change::Create { log, row })).await?;
         Ok(log)
@@ -137,11 +159,11 @@ impl Inner {
             active = self.active(log).await?;
             Some(active.appending.write().await)
         };
-        let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
         // Before: whoever leaves its seats is disturbed, also if nothing comes of it.
-        found.row.judge_members(&add, &remove, most).map_err(CommitError::Declined)?;
+        let wanted = MemberChange { add: &add, remove: &remove, most };
+        self.store.judge_members(log, wanted).await?.map_err(CommitError::Declined)?;
         let leaving = self.seats.leave(log, &remove);
-        let joined = found.status.tail;
+        let joined = self.store.status(log).await?.tail;
         self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await?;
         leaving.removed();
         Ok(log)

@@ -38,7 +38,7 @@ impl Rooms {
             let told = active.told();
             let found = self.inner.store.found(room.log).await?.ok_or(RoomError::NotFound)?;
             let (floor, tail) = (found.status.floor, found.status.tail);
-            let known = active.oldest(floor).filter(|oldest| !is_among(*oldest, &found.row.collapsed));
+            let known = active.oldest(floor).filter(|oldest| !is_among(*oldest, &found.collapsed));
             let oldest = match known {
                 Some(oldest) => Some(oldest),
                 None if floor == tail => None,
@@ -108,7 +108,7 @@ impl Inner {
             // Only reactions are ever left out.
             if page.records.iter().any(is_reaction) {
                 let found = self.store.found(log).await?.ok_or(ReadError::NoSuchLog(log))?;
-                page.records.retain(|record| !is_among(record.position, &found.row.collapsed));
+                page.records.retain(|record| !is_among(record.position, &found.collapsed));
             }
             if whole || !page.records.is_empty() {
                 return Ok(Stretch { page, last, whole });

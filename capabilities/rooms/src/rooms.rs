@@ -7,13 +7,12 @@ use tidings_engine::{Bus, Chance, Clock, Metrics};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
 use tokio::sync::OnceCell;
 
-use crate::active::ActiveRooms;
 use crate::answers::Answers;
 use crate::clock_guard::ClockGuard;
 use crate::counts::Counts;
+use crate::registry::ActiveRooms;
 use crate::seats::Seats;
 use crate::seen::Noted;
-use crate::sweep::Sweeping;
 use crate::visits::Visits;
 use crate::{Change, Declined, Store};
 
@@ -39,7 +38,6 @@ pub(crate) struct Inner {
     pub(crate) answers: Answers,
     pub(crate) seats: Seats,
     pub(crate) noted: Noted,
-    pub(crate) sweeping: Sweeping,
     pub(crate) visits: Visits,
 }
 
@@ -54,7 +52,7 @@ pub struct Room {
     pub id: RoomId,
 }
 
-/// What an operator may set.
+/// How rooms are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long events are kept.
@@ -79,6 +77,32 @@ pub struct Options {
     pub max_members: usize,
     /// Whether a new member may read what was written before it came.
     pub history_for_new_members: bool,
+    /// How much is remembered in memory.
+    pub capacity: Capacity,
+}
+
+/// How much is remembered in memory. No operator sets it; tests make it small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// See [`limits::ACTIVE_ROOMS`].
+    pub active_rooms: usize,
+    /// See [`limits::COLLAPSE_KEYS`].
+    pub collapse_keys: usize,
+    /// See [`limits::COLLAPSED_PER_ROOM`].
+    pub collapsed_per_room: usize,
+    /// See [`limits::NOTED_SEEN`].
+    pub noted_seen: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            active_rooms: limits::ACTIVE_ROOMS,
+            collapse_keys: limits::COLLAPSE_KEYS,
+            collapsed_per_room: limits::COLLAPSED_PER_ROOM,
+            noted_seen: limits::NOTED_SEEN,
+        }
+    }
 }
 
 impl Default for Options {
@@ -95,6 +119,7 @@ impl Default for Options {
             payload_bytes: limits::EVENT_PAYLOAD_BYTES,
             max_members: limits::MEMBERS_PER_ROOM,
             history_for_new_members: true,
+            capacity: Capacity::default(),
         }
     }
 }
@@ -134,7 +159,6 @@ impl Rooms {
                 answers: Answers::default(),
                 seats: Seats::default(),
                 noted: Noted::default(),
-                sweeping: Sweeping::default(),
             }),
         })
     }
@@ -147,6 +171,11 @@ impl Rooms {
     /// What the operator set.
     pub fn options(&self) -> &Options {
         &self.inner.options
+    }
+
+    /// Rooms of which it is in memory where their next event lies.
+    pub fn active(&self) -> usize {
+        self.inner.active.len()
     }
 
     /// Who listens to what.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tidings_engine::log::{Commit, CommitError, StoreError};
-use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId, limits};
+use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId};
 
 use crate::rooms::Inner;
 use crate::table::{Back, Change, Devices};
@@ -53,16 +53,18 @@ struct Notes {
 type Key = (LogId, UserId, DeviceId);
 
 impl Notes {
-    fn note(&mut self, (log, user, device): Key, seen: (Position, Timestamp)) {
+    /// Returns whether there was room for it among so many.
+    fn note(&mut self, (log, user, device): Key, seen: (Position, Timestamp), most: usize) -> bool {
         let known = self.users.get(&(log, user.clone())).is_some_and(|devices| devices.contains_key(&device));
-        if !known && self.count >= limits::NOTED_SEEN {
-            return;
+        if !known && self.count >= most {
+            return false;
         }
         self.count += usize::from(!known);
         let noted = self.users.entry((log, user)).or_default().entry(device).or_insert(seen);
         if seen.0 > noted.0 {
             *noted = seen;
         }
+        true
     }
 
     /// Forgets a note, if it is this one or whichever there is.
@@ -134,7 +136,11 @@ impl Rooms {
             return;
         }
         let key = (room.log, user.clone(), device.clone());
-        self.inner.noted.lock().note(key, (cursor.position(), self.inner.clock.now()));
+        let (seen, most) =
+            ((cursor.position(), self.inner.clock.now()), self.inner.options.capacity.noted_seen);
+        if !self.inner.noted.lock().note(key, seen, most) {
+            self.inner.counts.seen_dropped.count();
+        }
     }
 
     /// How far a user has seen a room, also what is only noted.

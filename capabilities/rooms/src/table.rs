@@ -2,65 +2,17 @@
 //!
 //! The rooms of a store belong to one server at a time, who says so by raising the epoch ([`Change::TakeOver`]). Everything
 //! it commits from then on carries [`Change::Owned`], which is refused once somebody else has taken over.
+//!
+//! What a store is asked of these tables is [`Store`](crate::Store).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, Status, StoreError, Tables};
+use tidings_engine::log::{self, SnapshotMap, Status, Tables};
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
 
-/// What rooms need of a store beside its logs.
-pub trait Store: Commits<Table> {
-    /// Who has the rooms.
-    fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>>;
-
-    /// The log of the room of that name.
-    fn room<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        id: &'a RoomId,
-    ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>>;
-
-    /// A room and its log, as they are at one moment.
-    fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>>;
-
-    /// The logs of rooms after one, in order, so many at most.
-    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
-
-    /// The logs of some rooms of a project, so many at most.
-    fn rooms_of<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>>;
-
-    /// How far a user has seen a room on each device.
-    fn seen<'a>(
-        &'a self,
-        log: LogId,
-        user: &'a UserId,
-    ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>>;
-
-    /// Looks at so many users, in order, for those with a device that was silent since before a moment.
-    fn silent<'a>(
-        &'a self,
-        after: Option<&'a (LogId, UserId)>,
-        before: Timestamp,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Silent, StoreError>>;
-}
-
-/// A room and its log, as they are at one moment.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// What is stored of the room.
-    pub row: Arc<Row>,
-    /// Its log.
-    pub status: Status,
-}
+use crate::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
 
 /// A room.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,16 +27,15 @@ pub struct Row {
     pub reserved: Position,
     /// Events that are left out because later ones replace them, in order.
     pub collapsed: Arc<Vec<Position>>,
+    /// No event that is kept was written before this; none while no event is kept.
+    pub kept_since: Option<Timestamp>,
+    /// Whether there are reactions that nobody has looked through for redundant ones.
+    pub reacted: bool,
 }
 
 impl Row {
     /// Whether some may come and some may go.
-    pub(crate) fn judge_members(
-        &self,
-        add: &[UserId],
-        remove: &[UserId],
-        most: usize,
-    ) -> Result<(), Declined> {
+    fn judge_members(&self, MemberChange { add, remove, most }: MemberChange<'_>) -> Result<(), Declined> {
         let members = &self.members;
         let leaving = remove.iter().filter(|user| members.contains_key(*user)).count();
         let coming = add.iter().filter(|user| !members.contains_key(*user)).count();
@@ -96,15 +47,6 @@ impl Row {
 
 /// How far a user has seen a room on each device, and when that was told.
 pub type Devices = BTreeMap<DeviceId, (Position, Timestamp)>;
-
-/// Some users that were looked at.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Silent {
-    /// Those among them that have a silent device.
-    pub users: Vec<(LogId, UserId)>,
-    /// The last that was looked at, if there are more behind.
-    pub last: Option<(LogId, UserId)>,
-}
 
 /// What can happen to rooms.
 #[derive(Clone, Debug)]
@@ -157,6 +99,20 @@ pub enum Change {
         log: LogId,
         /// They, in order.
         positions: Vec<Position>,
+    },
+    /// The events that are kept are not older than this, or none is kept.
+    Kept {
+        /// The room's log.
+        log: LogId,
+        /// See [`Row::kept_since`].
+        since: Option<Timestamp>,
+    },
+    /// There are reactions to look through, or no longer.
+    Reacted {
+        /// The room's log.
+        log: LogId,
+        /// See [`Row::reacted`].
+        waiting: bool,
     },
     /// What was left out up to a position is gone.
     Prune {
@@ -230,6 +186,10 @@ pub struct Table {
     epoch: u64,
     names: HashMap<ProjectId, BTreeMap<RoomId, LogId>>,
     rows: SnapshotMap<LogId, Arc<Row>>,
+    /// All rooms that keep events, by [`Row::kept_since`].
+    old: BTreeSet<Old>,
+    /// All rooms of which [`Row::reacted`] is true.
+    reacted: BTreeSet<LogId>,
     seen: SnapshotMap<(LogId, UserId), Arc<Devices>>,
     /// The epoch of a snapshot, until it is read.
     epoch_before: Option<u64>,
@@ -263,12 +223,12 @@ impl Kept {
 }
 
 impl Table {
-    /// See [`Store::epoch`].
+    /// See [`crate::Store::epoch`].
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// See [`Store::room`].
+    /// See [`crate::Store::room`].
     pub fn room(&self, project: &ProjectId, id: &RoomId) -> Option<LogId> {
         self.names.get(project)?.get(id).copied()
     }
@@ -278,20 +238,65 @@ impl Table {
         self.rows.get(&log)
     }
 
-    /// See [`Store::found`]; `status` is that of a log at the same moment.
+    /// See [`crate::Store::found`]; `status` is that of a log at the same moment.
     pub fn found(&self, log: LogId, status: &dyn Fn(LogId) -> Option<Status>) -> Option<Found> {
-        Some(Found { row: self.rows.get(&log)?.clone(), status: status(log)? })
+        let Row { reserved, collapsed, kept_since, reacted, .. } = &**self.rows.get(&log)?;
+        Some(Found {
+            reserved: *reserved,
+            collapsed: collapsed.clone(),
+            kept_since: *kept_since,
+            reacted: *reacted,
+            status: status(log)?,
+        })
     }
 
-    /// See [`Store::rooms`].
-    pub fn rooms(&self, after: Option<LogId>, most: usize) -> Vec<LogId> {
+    /// See [`crate::Store::member`].
+    pub fn member(&self, log: LogId, user: &UserId) -> Option<Position> {
+        self.rows.get(&log)?.members.get(user).copied()
+    }
+
+    /// See [`crate::Store::members`].
+    pub fn members(&self, log: LogId, after: Option<&UserId>, most: usize) -> Option<MemberPage> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.rows.range((from, Bound::Unbounded)).map(|(log, _)| *log).take(most).collect()
+        let mut members = self.rows.get(&log)?.members.range((from, Bound::Unbounded));
+        let users = members.by_ref().take(most).map(|(user, _)| user.clone()).collect();
+        Some(MemberPage { users, more: members.next().is_some() })
     }
 
-    /// See [`Store::rooms_of`].
-    pub fn rooms_of(&self, project: &ProjectId, most: usize) -> Vec<LogId> {
-        self.names.get(project).into_iter().flat_map(|names| names.values().copied()).take(most).collect()
+    /// See [`crate::Store::judge_members`].
+    pub fn judge_members(&self, log: LogId, change: MemberChange<'_>) -> Result<(), Declined> {
+        self.rows.get(&log).ok_or(Declined::NoSuchRoom)?.judge_members(change)
+    }
+
+    /// All rooms, in order.
+    pub fn rooms(&self) -> impl Iterator<Item = LogId> + '_ {
+        self.rows.iter().map(|(log, _)| *log)
+    }
+
+    /// See [`crate::Store::old`].
+    pub fn old(&self, through: Timestamp, after: Option<Old>, most: usize) -> Vec<Old> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = self.old.range((from, Bound::Unbounded)).copied();
+        all.take_while(|(since, _)| *since <= through).take(most).collect()
+    }
+
+    /// See [`crate::Store::reacted`].
+    pub fn reacted(&self, after: Option<LogId>, most: usize) -> Vec<LogId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.reacted.range((from, Bound::Unbounded)).copied().take(most).collect()
+    }
+
+    /// See [`crate::Store::rooms_of`].
+    pub fn rooms_of(&self, project: &ProjectId, most: Removal) -> Vec<LogId> {
+        let logs = self.names.get(project).into_iter().flat_map(|names| names.values().copied());
+        let mut members = 0;
+        let fits = |log: &LogId| {
+            let is_first = members == 0;
+            // One more for the room itself.
+            members += 1 + self.rows.get(log).map_or(0, |row| row.members.len());
+            is_first || members <= most.members
+        };
+        logs.take(most.rooms).take_while(fits).collect()
     }
 
     /// How many rooms there are.
@@ -304,12 +309,12 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// See [`Store::seen`].
+    /// See [`crate::Store::seen`].
     pub fn seen(&self, log: LogId, user: &UserId) -> Option<&Arc<Devices>> {
         self.seen.get(&(log, user.clone()))
     }
 
-    /// See [`Store::silent`].
+    /// See [`crate::Store::silent`].
     pub fn silent(&self, after: Option<&(LogId, UserId)>, before: Timestamp, most: usize) -> Silent {
         let from = after.cloned().map_or(Bound::Unbounded, Bound::Excluded);
         let mut silent = Silent::default();
@@ -358,6 +363,10 @@ impl Table {
             self.seen.remove(&key);
         }
         let Some(row) = self.rows.remove(&log) else { return };
+        self.reacted.remove(&log);
+        if let Some(since) = row.kept_since {
+            self.old.remove(&(since, log));
+        }
         if let Some(names) = self.names.get_mut(&row.project) {
             names.remove(&row.id);
             if names.is_empty() {
@@ -398,6 +407,25 @@ impl Table {
         }
     }
 
+    fn keep(&mut self, log: LogId, since: Option<Timestamp>) {
+        let Some(row) = self.rows.get_mut(&log) else { return };
+        let before = std::mem::replace(&mut Arc::make_mut(row).kept_since, since);
+        if let Some(before) = before {
+            self.old.remove(&(before, log));
+        }
+        self.old.extend(since.map(|since| (since, log)));
+    }
+
+    fn react(&mut self, log: LogId, waiting: bool) {
+        let Some(row) = self.rows.get_mut(&log) else { return };
+        Arc::make_mut(row).reacted = waiting;
+        if waiting {
+            self.reacted.insert(log);
+        } else {
+            self.reacted.remove(&log);
+        }
+    }
+
     /// Does something to a room that is there.
     fn with_row(&mut self, log: LogId, act: impl FnOnce(&mut Row)) {
         if let Some(row) = self.rows.get_mut(&log) {
@@ -422,11 +450,13 @@ impl Tables for Table {
                 holds(free, Declined::Moved)
             }
             Change::Members { log, add, remove, most, .. } => {
-                self.rows.get(log).ok_or(Declined::NoSuchRoom)?.judge_members(add, remove, *most)
+                self.judge_members(*log, MemberChange { add, remove, most: *most })
             }
             Change::Remove { log }
             | Change::Reserve { log, .. }
             | Change::Collapse { log, .. }
+            | Change::Kept { log, .. }
+            | Change::Reacted { log, .. }
             | Change::Prune { log, .. } => there(log),
             // Nothing happens if there is nothing it could happen to.
             Change::See { .. } | Change::Forget { .. } => Ok(()),
@@ -439,6 +469,8 @@ impl Tables for Table {
             Change::Owned { .. } => {}
             Change::Create { log, row } => {
                 self.names.entry(row.project.clone()).or_default().insert(row.id.clone(), log);
+                self.old.extend(row.kept_since.map(|since| (since, log)));
+                self.reacted.extend(row.reacted.then_some(log));
                 self.rows.insert(log, Arc::new(row));
             }
             Change::Remove { log } => self.remove(log),
@@ -460,6 +492,8 @@ impl Tables for Table {
                 collapsed.sort_unstable();
                 collapsed.dedup();
             }),
+            Change::Kept { log, since } => self.keep(log, since),
+            Change::Reacted { log, waiting } => self.react(log, waiting),
             Change::Prune { log, through } => self.with_row(log, |row| {
                 let collapsed = Arc::make_mut(&mut row.collapsed);
                 let gone = collapsed.partition_point(|position| *position <= through);
@@ -471,52 +505,5 @@ impl Tables for Table {
             }
             Change::Forget { log, user, before } => self.forget(log, &user, before),
         }
-    }
-}
-
-impl<S: HoldsTables<Table>> Store for S {
-    fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.epoch()))).boxed()
-    }
-
-    fn room<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        id: &'a RoomId,
-    ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.room(project, id)))).boxed()
-    }
-
-    fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, status| table.found(log, status)))).boxed()
-    }
-
-    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.rooms(after, most)))).boxed()
-    }
-
-    fn rooms_of<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.rooms_of(project, most)))).boxed()
-    }
-
-    fn seen<'a>(
-        &'a self,
-        log: LogId,
-        user: &'a UserId,
-    ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.seen(log, user).cloned()))).boxed()
-    }
-
-    fn silent<'a>(
-        &'a self,
-        after: Option<&'a (LogId, UserId)>,
-        before: Timestamp,
-        most: usize,
-    ) -> BoxFuture<'a, Result<Silent, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.silent(after, before, most)))).boxed()
     }
 }

@@ -10,7 +10,7 @@ use tidings_engine::log::{
 };
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
-use crate::active::{Active, UnderWay};
+use crate::active::{Active, Marks, UnderWay};
 use crate::answers::Answer;
 use crate::rooms::Inner;
 use crate::to_its_end::ToItsEnd;
@@ -59,13 +59,12 @@ impl Rooms {
         if !kept.is_empty() {
             let stamp = |n: usize| producer.as_ref().filter(|_| n == 0);
             let payloads = kept.iter().enumerate().map(|(n, event)| event.stored(now, stamp(n))).collect();
-            let appending = Appending { log: room.log, active: active.clone(), payloads, producer, now };
+            let kinds = kept.iter().map(|event| event.kind).collect();
+            let appending =
+                Appending { log: room.log, active: active.clone(), kinds, payloads, producer, now };
             match appending.run(inner).await? {
                 Landed::Now(appended) => kept_at = places(appended.first, kept.len()),
                 Landed::Before(events) => return Ok(Written { events, duplicate: true }),
-            }
-            if kept.iter().any(|event| event.kind == Kind::Reaction) {
-                inner.sweeping.reacted(room.log);
             }
         }
         let mut apart_at = Vec::new();
@@ -81,7 +80,7 @@ impl Rooms {
                 (Err(error), None) => return Err(error),
             };
         }
-        inner.counts.written(events.iter().map(|event| event.kind));
+        inner.counts.written(apart.iter().map(|event| event.kind));
         let (mut kept_at, mut apart_at) = (kept_at.into_iter(), apart_at.into_iter());
         let place = |event: &NewEvent| {
             let places = if event.kind.is_durable() { &mut kept_at } else { &mut apart_at };
@@ -127,6 +126,7 @@ fn places(first: Position, count: usize) -> Vec<Cursor> {
 struct Appending {
     log: LogId,
     active: Arc<Active>,
+    kinds: Vec<Kind>,
     payloads: Vec<Bytes>,
     producer: Option<Producer>,
     now: Timestamp,
@@ -142,17 +142,10 @@ enum Landed {
 impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
-        let (count, at) = (self.payloads.len(), self.now);
-        // If the caller goes away the commit may still be made, and until it is known whether it was nothing that lies apart
-        // may be shown behind it.
-        let committed = ToItsEnd::new(self.commit(inner.clone())).await;
-        match (committed, producer) {
-            (Ok(appended), producer) => {
-                if let Some(producer) = producer {
-                    inner.answers.remember(log, &producer, Answer { first: appended.first, count, at });
-                }
-                Ok(Landed::Now(appended))
-            }
+        // If the caller goes away the commit may still be made. What follows from it is then done all the same, and until it
+        // is known whether it was made nothing that lies apart may be shown behind it.
+        match (ToItsEnd::new(self.commit(inner.clone())).await, producer) {
+            (Ok(appended), _) => Ok(Landed::Now(appended)),
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
                 inner.repeated(log, &producer).await.map(Landed::Before)
             }
@@ -161,18 +154,44 @@ impl Appending {
     }
 
     async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
-        let Self { log, active, payloads, producer, now } = self;
+        let Self { log, active, kinds, payloads, producer, now } = self;
         let _appending = active.appending.read().await;
-        let (least, under_way) = UnderWay::set_out(&inner, log, active.clone(), payloads.len() as u64, now);
+        let count = payloads.len();
+        let (least, under_way) = UnderWay::set_out(&inner, log, active.clone(), count as u64, now);
         let append = Append {
             positions: Positions::AtLeast(least),
-            conditions: Conditions { producer, ..Conditions::default() },
+            conditions: Conditions { producer: producer.clone(), ..Conditions::default() },
             ..Append::new(log, payloads)
         };
-        let appended = inner.commit(Commit::new().with(append)).await?.appended();
+        let marks = Marks { kept: true, reacted: kinds.contains(&Kind::Reaction) };
+        let commit = marking(Commit::new().with(append), log, active.marks(), marks, now);
+        let appended = inner.commit(commit).await?.appended();
         under_way.arrived(appended.last);
+        active.marked(marks);
+        inner.counts.written(kinds);
+        if let Some(producer) = producer {
+            inner.answers.remember(log, &producer, Answer { first: appended.first, count, at: now });
+        }
         Ok(appended)
     }
+}
+
+/// The commit with what upkeep needs to find the room, as far as that is not stored. In the same commit: a server that starts
+/// again asks no room what it has.
+fn marking(
+    mut commit: Commit<Change>,
+    log: LogId,
+    stored: Marks,
+    needed: Marks,
+    now: Timestamp,
+) -> Commit<Change> {
+    if needed.kept && !stored.kept {
+        commit = commit.changing(Change::Kept { log, since: Some(now) });
+    }
+    if needed.reacted && !stored.reacted {
+        commit = commit.changing(Change::Reacted { log, waiting: true });
+    }
+    commit
 }
 
 impl Inner {

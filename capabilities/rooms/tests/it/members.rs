@@ -2,14 +2,15 @@
 
 use futures_util::FutureExt;
 use tidings_engine::log::StoreError;
-use tidings_model::{RoomId, UserId};
+use tidings_model::{RoomId, UserId, limits};
 use tidings_rooms::{Cursor, Options, Room, RoomError};
 
 use crate::world::{World, message, project, user, write};
 
 async fn change(world: &World, room: &Room, add: &[&str], remove: &[&str]) -> Result<Vec<UserId>, RoomError> {
     let users = |ids: &[&str]| ids.iter().map(|id| user(id)).collect();
-    world.rooms.change_members(&project(), &room.id, users(add), users(remove)).await
+    let changed = world.rooms.change_members(&project(), &room.id, users(add), users(remove)).await;
+    changed.map(|members| members.users)
 }
 
 #[tokio::test]
@@ -19,7 +20,7 @@ async fn members_come_and_go_and_each_knows_where_the_room_was_when_it_came() {
     let head = world.write(&room, message("a")).await;
     let members = change(&world, &room, &["cid", "ann"], &["bob", "nobody"]).await.expect("changed");
     assert_eq!(members, [user("ann"), user("cid")]);
-    assert_eq!(world.rooms.members(&room).await.expect("members"), members);
+    assert_eq!(world.rooms.members(&room, None, 9).await.expect("members").users, members);
     let joined = |id: &'static str| {
         let (world, room) = (&world, &room);
         async move { world.rooms.member(room, &user(id)).await.expect("a room").map(|member| member.joined) }
@@ -27,6 +28,27 @@ async fn members_come_and_go_and_each_knows_where_the_room_was_when_it_came() {
     assert_eq!(joined("ann").await, Some(Cursor::ZERO), "who is a member stays one");
     assert_eq!(joined("cid").await, Some(head));
     assert_eq!(joined("bob").await, None);
+}
+
+#[tokio::test]
+async fn members_are_listed_a_page_at_a_time() {
+    let world = World::new().await;
+    let room = world.room("r", &["ann", "bob", "cid", "dan", "eve"]).await;
+    let page = |after: Option<&'static str>, most: usize| {
+        let (world, room) = (&world, &room);
+        async move {
+            let after = after.map(user);
+            let page = world.rooms.members(room, after.as_ref(), most).await.expect("a room");
+            (page.users.iter().map(UserId::to_string).collect::<Vec<_>>(), page.next)
+        }
+    };
+    let users = |ids: &[&str]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(page(None, 2).await, (users(&["ann", "bob"]), Some(user("bob"))));
+    assert_eq!(page(Some("bob"), 2).await, (users(&["cid", "dan"]), Some(user("dan"))));
+    assert_eq!(page(Some("dan"), 2).await, (users(&["eve"]), None));
+    assert_eq!(page(None, 5).await, (users(&["ann", "bob", "cid", "dan", "eve"]), None));
+    assert_eq!(page(Some("bob, who has left"), 1).await, (users(&["cid"]), Some(user("cid"))));
+    assert_eq!(page(Some("zoe"), 5).await, (vec![], None));
 }
 
 #[tokio::test]
@@ -194,4 +216,49 @@ async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
     let again = world.room("r", &["ann"]).await;
     assert_ne!(again.log, room.log);
     assert!(world.rooms.seen(&again, &user("ann")).await.expect("a room").devices.is_empty());
+}
+
+#[tokio::test]
+async fn rooms_of_a_project_that_is_removed_go_many_in_one_commit() {
+    let world = World::new().await;
+    let mut rooms = Vec::new();
+    for n in 0..limits::ROOMS_PER_REMOVAL + 1 {
+        rooms.push(world.room(&n.to_string(), &["ann"]).await);
+    }
+    let before = world.faults.commits();
+    world.rooms.clear(&project()).await.expect("cleared");
+    assert_eq!(world.faults.commits() - before, 2);
+    for room in rooms {
+        assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);
+    }
+}
+
+#[tokio::test]
+async fn rooms_with_many_members_are_not_removed_together() {
+    let world = World::new().await;
+    let half: Vec<_> = (0..limits::MEMBERS_PER_ROOM / 2).map(|n| user(&n.to_string())).collect();
+    for id in ["a", "b", "c"] {
+        let id = RoomId::parse(id).expect("an id");
+        world.rooms.change_members(&project(), &id, half.clone(), Vec::new()).await.expect("members");
+    }
+    let before = world.faults.commits();
+    world.rooms.clear(&project()).await.expect("cleared");
+    assert_eq!(world.faults.commits() - before, 3);
+}
+
+#[tokio::test]
+async fn somebody_else_who_removes_rooms_of_the_same_project_is_no_trouble() {
+    let world = World::new().await;
+    for n in 0..5 {
+        world.room(&n.to_string(), &["ann"]).await;
+    }
+    let held = world.store.hold().await;
+    let project = project();
+    let mut both =
+        Box::pin(futures_util::future::join(world.rooms.clear(&project), world.rooms.clear(&project)));
+    assert!((&mut both).now_or_never().is_none());
+    drop(held);
+    let (one, other) = both.await;
+    one.expect("cleared");
+    other.expect("cleared");
 }

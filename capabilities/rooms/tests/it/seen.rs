@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 use tidings_engine::Clock;
 use tidings_model::{Position, UserId, limits};
-use tidings_rooms::{Cursor, Room, Rooms};
+use tidings_rooms::{Capacity, Cursor, Options, Room, Rooms};
 
 use crate::world::{HOUR, SECOND, World, device, message, user};
 
@@ -185,4 +185,30 @@ async fn a_device_that_tells_the_same_again_is_not_forgotten_and_that_costs_a_wr
     assert_eq!(seen(&world.rooms, &room, &ann).await.len(), 2);
     world.clock.advance(HOUR + SECOND);
     assert_eq!(world.rooms.sweep().await.expect("swept").forgotten, 1, "when it is silent it is");
+}
+
+#[tokio::test]
+async fn of_more_than_can_be_noted_the_rest_is_as_if_it_had_not_been_said_and_counted() {
+    let capacity = Capacity { noted_seen: 2, ..Capacity::default() };
+    let world = World::with(Options { capacity, ..Options::default() }).await;
+    let room = world.room("r", &["ann"]).await;
+    let first = world.write(&room, message("a")).await;
+    let second = world.write(&room, message("b")).await;
+    for name in ["phone", "watch", "laptop"] {
+        world.rooms.note_seen(&room, &user("ann"), &device(name), first);
+    }
+    assert_eq!(world.count("tidings_room_seen_dropped_total"), 1);
+    // Those that are noted already may go on.
+    world.rooms.note_seen(&room, &user("ann"), &device("phone"), second);
+    world.rooms.write_noted().await.expect("written");
+    let seen = world.rooms.seen(&room, &user("ann")).await.expect("a room");
+    assert_eq!(seen.last(Some(&device("phone"))), Some(second));
+    assert_eq!(seen.last(Some(&device("watch"))), Some(first));
+    assert_eq!(seen.last(Some(&device("laptop"))), None);
+    // When they are written, there is room again.
+    world.rooms.note_seen(&room, &user("ann"), &device("laptop"), first);
+    world.rooms.write_noted().await.expect("written");
+    let seen = world.rooms.seen(&room, &user("ann")).await.expect("a room");
+    assert_eq!(seen.last(Some(&device("laptop"))), Some(first));
+    assert_eq!(world.count("tidings_room_seen_dropped_total"), 1);
 }

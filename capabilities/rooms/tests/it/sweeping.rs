@@ -1,7 +1,9 @@
 //! What goes when it is old, what is left out, and that nobody misses anything by it.
 
-use tidings_model::Position;
-use tidings_rooms::{Bounds, Cursor, Room};
+use futures_util::FutureExt;
+use tidings_engine::log::{Commit, Commits};
+use tidings_model::{Position, Timestamp};
+use tidings_rooms::{Bounds, Capacity, Change, Cursor, Options, Room, Swept};
 
 use crate::world::{DAY, SECOND, START, World, message, reaction, typing};
 
@@ -155,7 +157,7 @@ async fn a_long_stretch_that_is_left_out_is_passed_over_and_survives_a_restart()
     }
     world.write(&room, message("end")).await;
     world.clock.advance(world.options.reaction_min_lag + SECOND);
-    // Nobody remembers that there were reactions; the first sweep looks everywhere.
+    // It is stored that there are reactions to look through.
     world.restart().await;
     assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 99);
     for _ in 0..2 {
@@ -204,4 +206,199 @@ async fn positions_around_the_bounds_are_told_apart() {
     assert_eq!(world.replayed(&room, bounds.floor).await, ["young"]);
     assert_eq!(world.replayed(&room, oldest).await, Vec::<String>::new());
     assert_eq!(world.replayed(&room, ceiling).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_sweep_looks_at_no_room_in_which_nothing_is_to_be_done() {
+    let mut world = World::new().await;
+    let mut rooms = Vec::new();
+    for n in 0..20 {
+        let room = world.room(&n.to_string(), &[]).await;
+        world.write(&room, message("m")).await;
+        for op in ["add", "remove"] {
+            world.write(&room, reaction("m", "ann", "+1", op)).await;
+        }
+        rooms.push(room);
+        world.clock.advance(SECOND);
+    }
+    world.clock.advance(world.options.reaction_min_lag);
+    assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 20);
+    let looks = |world: &World| (world.faults.looked(), world.faults.read());
+    // Also one that has just started.
+    for _ in 0..2 {
+        let before = looks(&world);
+        assert_eq!(world.rooms.sweep().await.expect("swept"), Swept::default());
+        assert_eq!(looks(&world), before);
+        world.restart().await;
+    }
+    // One room is due, then it is not any more.
+    let now = START + 20 * SECOND + world.options.reaction_min_lag;
+    world.clock.advance((START + world.options.retention).since(now));
+    let before = looks(&world).1;
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1);
+    assert_eq!(looks(&world).1, before + 3, "its events");
+    assert_eq!(bounds(&world, &rooms[0]).await.oldest, None);
+    let before = looks(&world);
+    assert_eq!(world.rooms.sweep().await.expect("swept"), Swept::default());
+    assert_eq!(looks(&world), before);
+    // Who writes there again makes it due again, in time.
+    world.write(&rooms[0], message("again")).await;
+    world.clock.advance(world.options.retention);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 20);
+    assert_eq!(bounds(&world, &rooms[0]).await.oldest, None);
+}
+
+#[tokio::test]
+async fn a_room_whose_first_event_stays_is_looked_at_again_when_that_is_old() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    world.write(&room, message("a")).await;
+    world.clock.advance(DAY);
+    world.write(&room, message("b")).await;
+    world.clock.advance(world.options.retention - DAY);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1);
+    let before = world.faults.read();
+    world.clock.advance(DAY - SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 0);
+    assert_eq!(world.faults.read(), before);
+    world.clock.advance(SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1);
+}
+
+#[tokio::test]
+async fn an_event_that_comes_while_the_others_go_is_found_when_it_is_old() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    world.write(&room, message("old")).await;
+    world.clock.advance(world.options.retention);
+    // The sweep has decided that nothing will be left, and its commit is on its way.
+    let held = world.store.hold().await;
+    let mut sweep = Box::pin(world.rooms.sweep());
+    assert!((&mut sweep).now_or_never().is_none());
+    let mut written = Box::pin(world.write(&room, message("young")));
+    assert!((&mut written).now_or_never().is_none());
+    drop(held);
+    let (swept, _) = tokio::join!(sweep, written);
+    assert_eq!(swept.expect("swept").trimmed, 1);
+    assert_eq!(world.replayed(&room, bounds(&world, &room).await.floor).await, ["young"]);
+    world.clock.advance(world.options.retention);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1);
+    assert_eq!(bounds(&world, &room).await.oldest, None);
+}
+
+#[tokio::test]
+async fn a_reaction_that_comes_while_others_are_looked_through_is_looked_at_later() {
+    // It is on its way when the sweep looks, or comes when the sweep writes down that there are no more.
+    for comes_first in [true, false] {
+        let world = World::new().await;
+        let room = world.room("r", &[]).await;
+        for op in ["add", "remove"] {
+            world.write(&room, reaction("m", "ann", "+1", op)).await;
+        }
+        world.clock.advance(world.options.reaction_min_lag + SECOND);
+        let held = world.store.hold().await;
+        let mut written = Box::pin(world.write(&room, reaction("m", "ann", "+1", "add")));
+        let mut sweep = Box::pin(world.rooms.sweep());
+        if comes_first {
+            assert!((&mut written).now_or_never().is_none());
+        }
+        assert!((&mut sweep).now_or_never().is_none());
+        assert!((&mut written).now_or_never().is_none());
+        drop(held);
+        let (swept, _) = tokio::join!(sweep, written);
+        assert_eq!(swept.expect("swept").collapsed, 1);
+        world.clock.advance(world.options.reaction_min_lag + SECOND);
+        assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 1, "{comes_first}");
+        assert_eq!(world.replayed(&room, Cursor::ZERO).await, ["m ann +1 add"]);
+    }
+}
+
+#[tokio::test]
+async fn a_room_of_which_it_is_not_known_since_when_it_keeps_events_is_looked_at_once() {
+    let world = World::new().await;
+    let rooms = [world.room("empty", &[]).await, world.room("full", &[]).await];
+    world.write(&rooms[1], message("m")).await;
+    for room in &rooms {
+        // As it is read from a store that was written before that was stored.
+        let unknown = Change::Kept { log: room.log, since: Some(Timestamp::from_millis(0)) };
+        world.store.commit(Commit::new().changing(unknown)).await.expect("committed");
+    }
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 0);
+    let kept_since =
+        |room: &Room| world.store.look(|table, _| table.row(room.log).expect("a room").kept_since);
+    assert_eq!([kept_since(&rooms[0]), kept_since(&rooms[1])], [None, Some(START)]);
+    world.clock.advance(world.options.retention);
+    assert_eq!(world.rooms.sweep().await.expect("swept").trimmed, 1);
+}
+
+#[tokio::test]
+async fn a_reaction_whose_writer_left_before_it_was_answered_is_looked_at_as_any_other() {
+    let world = World::new().await;
+    let room = world.room("r", &[]).await;
+    for op in ["add", "remove"] {
+        let held = world.faults.hold_answers().await;
+        let mut writing = Box::pin(world.write(&room, reaction("m", "ann", "+1", op)));
+        assert!((&mut writing).now_or_never().is_none());
+        drop(writing);
+        drop(held);
+    }
+    while world.count("tidings_room_events_total{kind=\"reactionEvent\"}") < 2 {
+        tokio::task::yield_now().await;
+    }
+    world.clock.advance(world.options.reaction_min_lag + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 1);
+    assert_eq!(world.replayed(&room, Cursor::ZERO).await, ["m ann +1 remove"]);
+}
+
+#[tokio::test]
+async fn of_redundant_reactions_no_more_are_left_out_than_may_be() {
+    let capacity = Capacity { collapsed_per_room: 3, ..Capacity::default() };
+    let world = World::with(Options { capacity, ..Options::default() }).await;
+    let room = world.room("r", &[]).await;
+    for n in 0..200 {
+        world.write(&room, reaction("m", "ann", "+1", if n % 2 == 0 { "add" } else { "remove" })).await;
+    }
+    world.clock.advance(world.options.reaction_min_lag + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 3);
+    let left_out = || world.store.look(|table, _| table.row(room.log).expect("a room").collapsed.len());
+    assert_eq!(left_out(), 3);
+    let kept = world.replayed(&room, Cursor::ZERO).await;
+    assert_eq!((kept.len(), kept[0].as_str()), (197, "m ann +1 remove"), "the first are left out");
+    // There is no room for more, whoever reacts.
+    world.write(&room, reaction("m", "ann", "+1", "add")).await;
+    world.clock.advance(world.options.reaction_min_lag + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 0);
+    assert_eq!(left_out(), 3);
+}
+
+#[tokio::test]
+async fn of_more_reactions_than_are_told_apart_more_are_kept_and_none_is_missing() {
+    let capacity = Capacity { collapse_keys: 4, ..Capacity::default() };
+    let world = World::with(Options { capacity, ..Options::default() }).await;
+    let room = world.room("r", &[]).await;
+    // Four can be told apart: a fifth lets all be forgotten.
+    for actor in ["a", "b", "a", "c", "d", "e", "b", "e"] {
+        world.write(&room, reaction("m", actor, "+1", "add")).await;
+    }
+    world.clock.advance(world.options.reaction_min_lag + SECOND);
+    assert_eq!(world.rooms.sweep().await.expect("swept").collapsed, 2);
+    let kept = ["b", "a", "c", "d", "b", "e"].map(|actor| format!("m {actor} +1 add"));
+    assert_eq!(world.replayed(&room, Cursor::ZERO).await, kept);
+}
+
+#[tokio::test]
+async fn of_rooms_in_memory_those_at_rest_make_room_for_others() {
+    let capacity = Capacity { active_rooms: 4, ..Capacity::default() };
+    let world = World::with(Options { capacity, ..Options::default() }).await;
+    let listened = world.room("listened", &[]).await;
+    let mut reader = world.listen(&listened, Cursor::ZERO).await;
+    for n in 0..40 {
+        let room = world.room(&n.to_string(), &[]).await;
+        let first = world.write(&room, message("a")).await;
+        assert!(world.write(&room, message("b")).await > first);
+        assert!(world.rooms.active() <= 4, "{}", world.rooms.active());
+    }
+    assert!(world.rooms.ceiling(&listened).is_some(), "somebody listens to it");
+    world.write(&listened, message("heard")).await;
+    assert_eq!(reader.hear(1).await, ["heard"]);
 }

@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use tidings_engine::log::{
     Commit, CommitError, Commits, Committed, Logs, Memory, Page, ReadError, Span, Status, StoreError,
 };
-use tidings_model::{LogId, ProjectId, RoomId, Timestamp, UserId};
-use tidings_rooms::table::{Devices, Found, Silent};
+use tidings_model::{LogId, Position, ProjectId, RoomId, Timestamp, UserId};
+use tidings_rooms::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
+use tidings_rooms::table::Devices;
 use tidings_rooms::{Change, Declined, Store, Table};
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock, oneshot};
 
@@ -29,6 +30,8 @@ struct Inner {
     look: Mutex<Option<oneshot::Receiver<()>>>,
     /// How many records were read.
     read: AtomicUsize,
+    /// How often somebody looked at a room.
+    looked: AtomicUsize,
 }
 
 impl Faults {
@@ -62,6 +65,11 @@ impl Faults {
     /// How many records were read.
     pub fn read(&self) -> usize {
         self.0.read.load(Ordering::SeqCst)
+    }
+
+    /// How often somebody looked at a room.
+    pub fn looked(&self) -> usize {
+        self.0.looked.load(Ordering::SeqCst)
     }
 }
 
@@ -125,17 +133,52 @@ impl Store for Wayward {
     }
 
     fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
+        self.faults.0.looked.fetch_add(1, Ordering::SeqCst);
         self.memory.found(log)
     }
 
-    fn rooms(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        self.memory.rooms(after, most)
+    fn member<'a>(
+        &'a self,
+        log: LogId,
+        user: &'a UserId,
+    ) -> BoxFuture<'a, Result<Option<Position>, StoreError>> {
+        self.memory.member(log, user)
+    }
+
+    fn members<'a>(
+        &'a self,
+        log: LogId,
+        after: Option<&'a UserId>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Option<MemberPage>, StoreError>> {
+        self.memory.members(log, after, most)
+    }
+
+    fn judge_members<'a>(
+        &'a self,
+        log: LogId,
+        change: MemberChange<'a>,
+    ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>> {
+        self.memory.judge_members(log, change)
+    }
+
+    fn old<'a>(
+        &'a self,
+        through: Timestamp,
+        after: Option<Old>,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Old>, StoreError>> {
+        self.memory.old(through, after, most)
+    }
+
+    fn reacted(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
+        self.memory.reacted(after, most)
     }
 
     fn rooms_of<'a>(
         &'a self,
         project: &'a ProjectId,
-        most: usize,
+        most: Removal,
     ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
         self.memory.rooms_of(project, most)
     }

@@ -42,6 +42,14 @@ async fn a_write_has_a_thousand_events_and_no_more() {
         assert_eq!(reader.hears().await.payload()["messageView"]["id"], json!(n.to_string()));
     }
     hears_only_what_is_new(&server, &mut reader).await;
+    // The end is missing: that the count is told, and not that, shows that nobody read so far.
+    let endless = format!("[{}", "0,".repeat(4_000_000));
+    let endless = request(&server, Method::POST, "alice", ROOM, "events").body(endless);
+    assert_eq!(refused(endless).await, (413, "PayloadTooLarge".into()));
+    // Nor is a payload looked into that has too many bytes: this one is no object.
+    let large = format!(r#"{{"type":"messageEvent","payload":[{}0]}}"#, "0,".repeat(4_000_000));
+    let large = request(&server, Method::POST, "alice", ROOM, "events").body(large);
+    assert_eq!(refused(large).await, (413, "PayloadTooLarge".into()));
     let huge = request(&server, Method::POST, "alice", ROOM, "events").body(vec![b' '; 9 * 1024 * 1024]);
     assert_eq!(refused(huge).await, (413, "PayloadTooLarge".into()));
     let huge = request(&server, Method::POST, "alice", ROOM, "seen").body(vec![b' '; 20 * 1024]);
@@ -93,6 +101,12 @@ async fn a_room_has_so_many_members_and_no_more() {
     changes_members(&server, ROOM, &["emil"], &["dora"]).await;
     let many = changing_members(&server, "new", &["a", "b", "c", "d", "e"], &[]);
     assert_eq!(refused(many).await, (413, "PayloadTooLarge".into()));
+    // They are counted before it is looked at who they are: the last of these is nobody.
+    for list in ["add", "remove"] {
+        let many = server.post("/v1/app/rooms/new/members").bearer_auth(manager(&server));
+        let many = many.json(&json!({ list: ["a", "b", "c", "d", 7] }));
+        assert_eq!(refused(many).await, (413, "PayloadTooLarge".into()), "{list}");
+    }
     let listed = server.request(Method::GET, "/v1/app/rooms/new/members").bearer_auth(manager(&server));
     assert_eq!(refused(listed).await, (404, "ConvoNotFound".into()), "and there is no such room");
 }

@@ -245,6 +245,74 @@ async fn members_are_added_and_removed_together_and_the_room_begins_with_the_fir
 }
 
 #[tokio::test]
+async fn members_are_listed_in_pages() {
+    let server = open().await;
+    let names: Vec<String> = (0..2500).map(|n| format!("user {n:04}")).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let first = body(answer(changing_members(&server, "large", &all, &[])).await).await;
+    assert_eq!(first["members"], json!(all[..1000]), "no more than a page is answered");
+    let list = |asked: String| {
+        let request = server.request(Method::GET, &format!("/v1/app/rooms/large/members{asked}"));
+        request.bearer_auth(token(&server, "user 0001"))
+    };
+    let next = |page: &Value| page["nextCursor"].as_str().expect("there are more").to_owned();
+    assert_eq!(body(answer(list(String::new())).await).await, first, "the same");
+    let second = body(answer(list(format!("?cursor={}", next(&first)))).await).await;
+    assert_eq!(second["members"], json!(all[1000..2000]));
+    let third = body(answer(list(format!("?cursor={}&limit=1000", next(&second)))).await).await;
+    assert_eq!(third, json!({ "members": all[2000..] }), "there are no more");
+    let some = body(answer(list("?limit=3".into())).await).await;
+    assert_eq!(some["members"], json!(all[..3]));
+    // Who was listed last may have gone, and those after it come all the same.
+    changes_members(&server, "large", &[], &[all[2]]).await;
+    let on = body(answer(list(format!("?limit=2&cursor={}", next(&some)))).await).await;
+    assert_eq!(on["members"], json!(all[3..5]));
+    for bad in [
+        "limit=0",
+        "limit=1001",
+        "limit=-1",
+        "limit=x",
+        "limit=",
+        "cursor=%C3%BC",
+        "cursor=",
+        "cursor=a&cursor=b",
+    ] {
+        assert_eq!(refused(list(format!("?{bad}"))).await, (400, "InvalidRequest".into()), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_member_reacts_for_itself_and_only_who_manages_for_others() {
+    let server = open().await;
+    let by = |user: &str, events: &Value| request(&server, Method::POST, user, ROOM, "events").json(events);
+    let forged = reaction("1", "bob", "+1", "add");
+    for sent in
+        [forged.clone(), json!([message(1), forged]), json!([reaction("1", "alice", "+1", "add"), forged])]
+    {
+        assert_eq!(refused(by("alice", &sent)).await, (403, "Forbidden".into()), "{sent}");
+    }
+    // Who reads the first of two names would see another than who reads the last.
+    for (first, last) in [("alice", "bob"), ("bob", "alice"), ("alice", "alice")] {
+        let payload = format!(
+            r#"{{"messageId":"1","actor":"{first}","\u0061ctor":"{last}","reaction":"+1","op":"add"}}"#
+        );
+        let sent = format!(r#"{{"type":"reactionEvent","payload":{payload}}}"#);
+        let ambiguous = request(&server, Method::POST, "alice", ROOM, "events").body(sent);
+        assert_eq!(refused(ambiguous).await, (400, "InvalidRequest".into()), "{first}, {last}");
+    }
+    for (user, op) in [("alice", "add"), ("bob", "remove")] {
+        assert_eq!(answer(by(user, &reaction("1", user, "+1", op))).await.status(), 200);
+    }
+    let boss = server.post(&format!("/v1/app/rooms/{ROOM}/events")).bearer_auth(manager(&server));
+    assert_eq!(answer(boss.json(&reaction("1", "bob", "-1", "add"))).await.status(), 200);
+    let mut reader = alice(&server, Wire::Sse).asking("cursor=oldest").comes().await;
+    for actor in ["alice", "bob", "bob"] {
+        assert_eq!(reader.hears().await.payload()["actor"], json!(actor));
+    }
+    hears_only_what_is_new(&server, &mut reader).await;
+}
+
+#[tokio::test]
 async fn who_is_removed_hears_nothing_more_and_why() {
     let server = open().await;
     for (wire, n) in WIRES.into_iter().zip(0..) {
@@ -380,9 +448,18 @@ async fn without_history_a_member_reads_from_its_joining_on() {
         hears_all(&mut of("alice", "cursor=oldest").comes().await, &all).await;
         for (user, stale) in [("bob", &before[1]), ("bob", &missed[0]), ("late", &before[0])] {
             let asked = format!("cursor={stale}&deviceId={wire:?}");
-            assert_eq!(of(user, &asked).is_refused().await.what(), (410, "CursorCompacted"), "{user}");
+            let refused = of(user, &asked).is_refused().await;
+            assert_eq!(refused.what(), (410, "CursorCompacted"), "{user}");
+            let floor = if user == "bob" { &missed[1] } else { &before[1] };
+            let told = |detail: &Value| (detail["floor"].clone(), detail["oldest"].clone());
+            assert_eq!(told(&refused.body["detail"]), (json!(floor), json!(floor)), "nothing from before");
             let mut reader = of(user, "").having_heard(stale).comes().await;
-            assert_eq!(reader.is_told("compacted").await.cursor(), after[1]);
+            let info = reader.is_told("compacted").await;
+            assert_eq!(info.cursor(), after[1]);
+            assert_eq!(told(info.detail()), (json!(floor), json!(floor)));
+            // With what it was told it goes on, from its joining.
+            let mut reader = of(user, &format!("cursor={floor}")).comes().await;
+            reader.hears().await;
         }
         hears_all(&mut of("bob", &format!("cursor={}", missed[1])).comes().await, &after).await;
         let mut overlapping = of("bob", &format!("cursor={}&overlap=1", missed[1])).comes().await;
@@ -411,6 +488,7 @@ async fn a_token_that_expires_ends_the_stream_within_seconds() {
         assert!(reader.close.is_none());
     }
     let_pass(&server, 15).await;
+    until("they are cut, before anything else is written", || server.server().lives().is_empty()).await;
     write(&server, message("after")).await;
     for (wire, mut reader) in readers {
         let info = reader.is_told("token-expired").await;
