@@ -86,28 +86,77 @@ async fn nothing_goes_before_fourteen_days_and_a_sweep_runs_every_hour() {
     assert_eq!(kept(&server).await.len(), 0);
 }
 
+/// Messages that fill sockets.
+fn large(count: usize) -> Vec<Value> {
+    let large = |n: usize| {
+        let view = json!({ "id": n.to_string(), "filling": "x".repeat(8000) });
+        json!({ "type": "messageEvent", "payload": { "messageView": view } })
+    };
+    (0..count).map(large).collect()
+}
+
+/// A short time of keeping, and nothing in memory for who is behind: what is not in the store any more is gone.
+fn short() -> Options {
+    Options { retention: 10 * MINUTE, ring: 1, ..rooms() }
+}
+
 #[tokio::test]
 async fn who_is_connected_hears_all_of_it_whatever_goes() {
-    let server = open_with(Options { retention: MINUTE, ..rooms() }).await;
+    let server = open_with(short()).await;
+    // Who says nothing on a WebSocket for so long is given up.
     for wire in [Wire::Sse, Wire::SseLater] {
         // It has not read any of this, and much of it is still on the server's side.
         let mut reader = alice(&server, wire).narrow().asking("cursor=head").comes().await;
-        let large = |n: usize| {
-            let view = json!({ "id": n.to_string(), "filling": "x".repeat(8000) });
-            json!({ "type": "messageEvent", "payload": { "messageView": view } })
-        };
-        let cursors = writes(&server, &(0..200).map(large).collect::<Vec<_>>()).await;
-        let_pass(&server, 200).await;
+        let_pass(&server, 2).await;
+        let before = trims(&server);
+        let cursors = writes(&server, &large(200)).await;
+        server.clock.advance(9 * MINUTE);
+        let_pass(&server, 90).await;
+        until("a sweep found them too old", || trims(&server) > before).await;
+        let asked = format!("cursor={}&deviceId={wire:?}", cursors[0]);
+        assert_eq!(alice(&server, wire).asking(&asked).is_refused().await.status, 410, "some are gone");
+        let asked = format!("cursor={}&deviceId={wire:?}", cursors[150]);
+        drop(alice(&server, wire).asking(&asked).comes().await);
         hears_all(&mut reader, &cursors).await;
         hears_only_what_is_new(&server, &mut reader).await;
         // When it has heard them, they go.
         let before = trims(&server);
-        let_pass(&server, 130).await;
+        let_pass(&server, 65).await;
         until("they are gone", || trims(&server) > before).await;
-        let asked = format!("cursor={}&deviceId={wire:?}", cursors[0]);
+        let asked = format!("cursor={}&deviceId={wire:?}", cursors[150]);
         assert_eq!(alice(&server, wire).asking(&asked).is_refused().await.status, 410);
         hears_only_what_is_new(&server, &mut reader).await;
         drop(reader);
+        until("it has gone", || server.server().lives().is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn who_is_connected_and_takes_a_tenth_longer_than_is_kept_is_told_that_it_missed_something() {
+    let server = open_with(short()).await;
+    for wire in [Wire::Sse, Wire::SseLater] {
+        let mut reader = alice(&server, wire).narrow().asking("cursor=head").comes().await;
+        let_pass(&server, 2).await;
+        let cursors = writes(&server, &large(200)).await;
+        server.clock.advance(9 * MINUTE);
+        let_pass(&server, 185).await;
+        let mut heard = 0;
+        let info = loop {
+            let event = reader.hears().await;
+            if event.kind == "infoEvent" {
+                break event;
+            }
+            assert_eq!(event.cursor(), cursors[heard]);
+            heard += 1;
+        };
+        assert_eq!((info.reason(), info.cursor()), ("compacted", &*cursors[heard - 1]));
+        assert!(heard < cursors.len(), "{heard}");
+        assert_eq!(reader.ends().await, None);
+        // It comes again as browsers do, is told what it missed, and goes on with what is new.
+        let mut again = alice(&server, wire).having_heard(info.cursor()).comes().await;
+        assert_eq!(again.is_told("compacted").await.detail()["floor"], json!(cursors[199]));
+        hears_only_what_is_new(&server, &mut again).await;
+        drop((reader, again));
         until("it has gone", || server.server().lives().is_empty()).await;
     }
 }

@@ -1,5 +1,8 @@
 //! Readers that do not keep up: borne as long as it costs nobody anything, then told, cut and let back in.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tidings_testing::{Launch, Process, http};
 
 use super::guest as guest_of;
@@ -178,7 +181,8 @@ async fn who_does_not_even_take_the_last_word_is_cut_off() {
         let_pass(&server, 7).await;
         until("it is cut off", || server.server().lives().is_empty()).await;
         let heard = reader.rest().await;
-        assert!(reader.broken || heard.last().is_some_and(|last| last.reason() == "slow-consumer"));
+        assert!(reader.broken, "it did not end, its socket was reset");
+        assert!(heard.iter().all(|event| event.kind == "messageEvent"), "it took none of the last word");
     }
 }
 
@@ -261,19 +265,23 @@ async fn under_pressure_what_is_typed_goes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_stops_among_a_thousand_keeps_nobody_from_hearing_everything() {
+async fn one_that_stops_among_a_thousand_delays_nobody() {
+    const EVENTS: usize = 40;
     let rooms = Options { max_lag: 10, max_streams_per_user: 2000, ..Options::default() };
     let server = open_with(rooms).await;
     let stopping = narrow(&server, Wire::Sse);
     let stopped = stopped(&server, &stopping).await;
+    let heard = Arc::new(AtomicUsize::new(0));
     let mut readers = Vec::new();
     for n in 0..999 {
         let wire = if n % 10 == 0 { Wire::WebSocket } else { Wire::Sse };
         let mut reader = alice(&server, wire).comes().await;
+        let heard = heard.clone();
         readers.push(tokio::spawn(async move {
-            let mut cursors = Vec::with_capacity(40);
-            while cursors.len() < 40 {
+            let mut cursors = Vec::with_capacity(EVENTS);
+            while cursors.len() < EVENTS {
                 cursors.push(reader.hears().await.cursor().to_owned());
+                heard.fetch_add(1, Ordering::SeqCst);
             }
             (reader, cursors)
         }));
@@ -281,16 +289,20 @@ async fn one_that_stops_among_a_thousand_keeps_nobody_from_hearing_everything() 
     until("all are there", || server.server().lives().len() == 1000).await;
     assert_eq!(server.server().rooms().channels().len(), 2, "they share what is written for them");
     let mut written = Vec::new();
-    for n in 0..40 {
+    let now = server.clock.now();
+    for n in 1..=EVENTS {
         written.push(write(&server, large(n, 8000)).await);
+        // Everybody else has heard it before anything else happens: no further event, and no time that passes.
+        until("all others have heard it", || heard.load(Ordering::SeqCst) == n * 999).await;
     }
+    assert_eq!(server.clock.now(), now);
     let mut healthy = Vec::new();
     for reader in readers {
         let (reader, cursors) = reader.await.expect("it heard all");
         assert_eq!(cursors, written);
         healthy.push(reader);
     }
-    assert_eq!(until_cut(&server, &stopping).await.status, 409);
+    assert_eq!(until_cut(&server, &stopping).await.status, 409, "it was behind all the while");
     let last = write(&server, message("last")).await;
     for reader in &mut healthy {
         hears_all(reader, std::slice::from_ref(&last)).await;
@@ -326,10 +338,9 @@ async fn what_stopped_readers_miss_is_not_kept_for_each_of_them() {
     }
     let missed = 10 * 200 * 16_000;
     let grown = process.memory().saturating_sub(before);
-    assert!(
-        grown < READERS * missed / 20,
-        "{grown} bytes more for {READERS} readers that miss {missed} each"
-    );
+    // What the store keeps of it in memory, and little for each: a hundredth of what each of them misses.
+    let most = 3 * missed + READERS * missed / 100;
+    assert!(grown < most, "{grown} bytes more for {READERS} readers that miss {missed} each");
     // They have not been cut, and hear it all when they read on.
     let reader = &mut stopped[0];
     for _ in 0..2000 {
