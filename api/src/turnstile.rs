@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use tidings_engine::Clock;
+use tidings_model::ProjectId;
 use tidings_model::limits::{self, Limit};
-use tidings_model::{ProjectId, Timestamp};
 
 use crate::error::ApiError;
 
@@ -76,7 +77,8 @@ impl Turnstile {
     }
 }
 
-/// A bucket of tokens for each project: a second's worth at most, and as much flows in each second.
+/// A bucket of tokens for each project: a second's worth at most, and as much flows in each second. Time is monotonic: a
+/// wall clock that is set back would leave a bucket empty until it is where it was.
 struct Rates {
     per_second: u64,
     /// How many buckets there may be.
@@ -95,7 +97,8 @@ struct Buckets {
 #[derive(Clone, Copy)]
 struct Bucket {
     thousandths: u64,
-    at: Timestamp,
+    /// Monotonic time.
+    at: Duration,
 }
 
 const ONE: u64 = 1000;
@@ -106,13 +109,13 @@ impl Rates {
         if per_second == 0 {
             return None;
         }
-        let full = Bucket { thousandths: per_second * ONE, at: clock.now() };
+        let full = Bucket { thousandths: per_second * ONE, at: clock.elapsed() };
         let buckets = Mutex::new(Buckets { projects: HashMap::new(), others: full });
         Some(Self { per_second, room, clock, buckets })
     }
 
     fn take(&self, project: &ProjectId) -> Result<(), ApiError> {
-        let now = self.clock.now();
+        let now = self.clock.elapsed();
         let full = Bucket { thousandths: self.per_second * ONE, at: now };
         let mut buckets = self.buckets.lock().expect("nobody panics while holding the buckets");
         if !buckets.projects.contains_key(project) && buckets.projects.len() >= self.room {
@@ -144,8 +147,8 @@ impl Rates {
 }
 
 impl Bucket {
-    fn refilled(&self, now: Timestamp, per_second: u64) -> u64 {
-        let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
+    fn refilled(&self, now: Duration, per_second: u64) -> u64 {
+        let millis = u64::try_from(now.saturating_sub(self.at).as_millis()).unwrap_or(u64::MAX);
         self.thousandths.saturating_add(millis.saturating_mul(per_second)).min(per_second * ONE)
     }
 }
@@ -153,8 +156,8 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
     use tidings_engine::ManualClock;
+    use tidings_model::Timestamp;
 
     fn rates(per_second: u32, room: usize) -> (Rates, ManualClock) {
         let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
@@ -180,6 +183,17 @@ mod tests {
         assert_eq!(taken(&rates, "a"), 1);
         clock.advance(Duration::from_secs(3600));
         assert_eq!(taken(&rates, "a"), 10, "what is not used does not add up");
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_makes_no_difference() {
+        let (rates, clock) = rates(10, 100);
+        assert_eq!(taken(&rates, "a"), 10);
+        clock.set(Timestamp::from_millis(2_000_000));
+        assert_eq!(taken(&rates, "a"), 0, "set forward: no time has passed");
+        clock.set(Timestamp::from_millis(1));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(taken(&rates, "a"), 10, "set back: a second has passed");
     }
 
     #[test]

@@ -133,8 +133,17 @@ pub const CONFIG_ENTRIES: usize = 256;
 pub const ORIGIN_BYTES: usize = 512;
 /// Bytes of a request that administers.
 pub const ADMIN_BODY_BYTES: usize = 256 * 1024;
-/// Connections that a server has at a time; further ones wait to be taken.
+/// Connections that a server has at a time. For a further one the longest idle one is closed; if none is idle, what it asks
+/// is answered 503.
 pub const CONNECTIONS: usize = 50_000;
+/// Connections beyond [`CONNECTIONS`] that are taken all the same: somebody may ask for `/health`, and others hear that there is
+/// no room.
+pub const CONNECTIONS_RESERVED: usize = 32;
+/// File descriptors that connections leave for all else: the store's files, those of merges and checkpoints,
+/// [`CONNECTIONS_RESERVED`] and [`METRICS_CONNECTIONS`]. Where the process may not have twice as many, connections get half.
+pub const DESCRIPTORS_RESERVED: usize = 256;
+/// How long an idle connection that is closed for another may take to end, so that HTTP/2 can say that it does.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes that the kernel takes for a client before the client's side takes them.
 pub const SOCKET_UNSENT_BYTES: u32 = 128 * 1024;
 /// Connections that the listener of metrics has at a time.
@@ -227,7 +236,7 @@ pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
 /// A limit that somebody has run into, as metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// [`CONNECTIONS`]: one more had to wait.
+    /// [`CONNECTIONS`]: there was no room for one more, for which an idle one is closed or which is answered 503.
     Connections,
     /// [`HEAD_TIMEOUT`]: a connection did not say what it wants, and was ended.
     HeadTime,

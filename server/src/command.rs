@@ -138,6 +138,9 @@ impl CheckConfig {
         let config = Config::load(Some(&self.config), std::env::vars_os())?;
         config.check()?;
         config.check_files().map_err(StartError::Tls)?;
+        for warning in &config.warnings {
+            eprintln!("tidings: warning: {warning}");
+        }
         println!("{} is good", self.config.display());
         Ok(())
     }

@@ -62,6 +62,8 @@ pub struct Config {
     pub observe: ObserveOptions,
     /// How it logs.
     pub log: LogOptions,
+    /// What was found and is no reason not to start: variables that set nothing. For the log.
+    pub warnings: Vec<String>,
     /// Where the file has said what, for messages about what does not go together.
     said: Said,
 }
@@ -92,6 +94,7 @@ impl Default for Config {
             tls_key: None,
             observe: ObserveOptions::default(),
             log: LogOptions::default(),
+            warnings: Vec::new(),
             said: Said::default(),
         }
     }

@@ -1,5 +1,5 @@
-//! Connections: so many at most, each of which must say what it wants in time, and all of which end when the server
-//! does.
+//! Connections: so many at most ([`Pool`]), each of which must say what it wants in time, and all of which end when the
+//! server does.
 //!
 //! A connection is accepted, opened (TLS if that is set, and which HTTP it is) and served ([`http`](crate::http)).
 
@@ -8,20 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response, StatusCode, header};
+use axum::response::IntoResponse;
 use socket2::SockRef;
 use tidings_api::live::Socket;
-use tidings_api::{Scheme, Stage};
+use tidings_api::{ApiError, Scheme, Stage};
 use tidings_engine::metrics::{Counter, Gauge, Held, Name};
 use tidings_engine::{LimitHits, Metrics};
 use tidings_model::limits::{self, Limit};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::early::{self, First};
 use crate::http::{Http, Opened, Version};
+use crate::pool::{Counted, Pool};
 use crate::preface;
 use crate::tls::Tls;
 
@@ -74,6 +76,7 @@ pub struct Connections {
 pub struct Counts {
     open: Gauge,
     accepted: Counter,
+    evicted: Counter,
     tls_failures: Counter,
     limit_hits: LimitHits,
 }
@@ -86,84 +89,84 @@ impl Counts {
         Self {
             open: metrics.gauge(open, &[]),
             accepted: counter("tidings_connections_total", "Connections taken."),
+            evicted: counter(
+                "tidings_connections_evicted_total",
+                "Idle connections closed to make room for others.",
+            ),
             tls_failures: counter("tidings_tls_failures_total", "Connections whose TLS handshake failed."),
             limit_hits: LimitHits::new(metrics),
         }
     }
+
+    /// One more is open.
+    pub fn hold_open(&self) -> Held {
+        self.open.hold()
+    }
+
+    /// Counts those that were closed for others.
+    pub fn evicted(&self) -> &Counter {
+        &self.evicted
+    }
+
+    /// Counts how often limits were hit.
+    pub fn limit_hits(&self) -> &LimitHits {
+        &self.limit_hits
+    }
+}
+
+/// What is answered when all connections are in use.
+pub fn no_room() -> Response<Body> {
+    let message = "all connections are in use; come again";
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    ApiError::new(status, "too_many_connections", message).with(header::RETRY_AFTER, 1).into_response()
 }
 
 /// Serves until `stopped`, then waits for the answers that are on their way. Dropping it cuts them off.
 pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: impl Future<Output = ()>) {
-    let permits = Arc::new(Semaphore::new(shared.options.connections));
+    let pool = Pool::new(shared.options.connections, shared.counts.clone());
     let (stop, stopping) = watch::channel(false);
-    let mut room = Room::There;
     // Ends them when it is dropped.
     let mut connections = JoinSet::new();
     tokio::pin!(stopped);
     loop {
-        let (socket, permit) = tokio::select! {
+        let (socket, counted) = tokio::select! {
             () = &mut stopped => break,
             Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits, &mut room, &shared.counts) => match accepted {
+            accepted = accept(&listener, &pool, &shared.counts) => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection; trying again");
+                    // Perhaps there are no descriptors left.
+                    pool.make_room();
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             },
         };
         let (shared, stopping) = (shared.clone(), stopping.clone());
-        let counted = Counted { _permit: permit, _open: shared.counts.open.hold() };
         connections.spawn(async move { shared.connection(socket, counted, stopping).await });
     }
     drop(listener);
     stop.send_replace(true);
     while connections.join_next().await.is_some() {}
-    // Sockets that were handed over give their permits back as they end.
-    let all = u32::try_from(shared.options.connections).unwrap_or(u32::MAX);
-    let _ = permits.acquire_many(all).await;
-}
-
-/// Counts a connection for as long as anything of it is used.
-pub struct Counted {
-    _permit: OwnedSemaphorePermit,
-    _open: Held,
-}
-
-/// Whether one more connection can be taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
-    There,
-    /// It was counted that there is none.
-    Awaited,
+    // Sockets that were handed over count until they end.
+    pool.is_empty().await;
 }
 
 /// The next connection, once there is room for it. May be given up and called again; that is the same wait.
 async fn accept(
     listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-    room: &mut Room,
+    pool: &Arc<Pool>,
     counts: &Counts,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = match permits.clone().try_acquire_owned() {
-        Ok(permit) => permit,
-        Err(_) => {
-            if *room == Room::There {
-                counts.limit_hits.count(Limit::Connections);
-                *room = Room::Awaited;
-            }
-            permits.clone().acquire_owned().await.map_err(io::Error::other)?
-        }
-    };
-    *room = Room::There;
+) -> io::Result<(TcpStream, Counted)> {
+    let permit: OwnedSemaphorePermit = pool.socket().await;
     let (socket, _) = listener.accept().await?;
     counts.accepted.count();
     // Small answers must not wait for the acknowledgement of the ones before.
     socket.set_nodelay(true)?;
     // What a client does not take stays with us, where it is shared, and not in the kernel, where it is copied for each.
     SockRef::from(&socket).set_tcp_notsent_lowat(limits::SOCKET_UNSENT_BYTES)?;
-    Ok((socket, permit))
+    Ok((socket, pool.seat(permit)))
 }
 
 impl Connections {
@@ -172,7 +175,7 @@ impl Connections {
         let head_due = Instant::now() + self.options.head_timeout;
         match &self.tls {
             None => {
-                let socket = match self.open(early::look(socket), head_due, &stopping).await {
+                let socket = match self.open(early::look(socket), head_due, &counted, &stopping).await {
                     Some(First::Other(socket)) => socket,
                     Some(First::Staying(socket, request)) => {
                         return Box::pin(self.stay(socket, *request, counted)).await;
@@ -180,7 +183,7 @@ impl Connections {
                     Some(First::Nothing) | None => return,
                 };
                 let opening = preface::detect(socket);
-                if let Some((io, version)) = self.open(opening, head_due, &stopping).await {
+                if let Some((io, version)) = self.open(opening, head_due, &counted, &stopping).await {
                     let opened = Opened { io, version, scheme: Scheme::Http, counted };
                     Box::pin(self.http.serve(opened, head_due, stopping)).await;
                 }
@@ -188,7 +191,7 @@ impl Connections {
             Some(tls) => {
                 let opening =
                     async { tls.accept(socket).await.inspect_err(|_| self.counts.tls_failures.count()) };
-                if let Some(io) = self.open(Box::pin(opening), head_due, &stopping).await {
+                if let Some(io) = self.open(Box::pin(opening), head_due, &counted, &stopping).await {
                     let version = if io.get_ref().1.alpn_protocol() == Some(b"h2") {
                         Version::Two
                     } else {
@@ -203,6 +206,11 @@ impl Connections {
 
     /// A connection whose first answer stays.
     async fn stay(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
+        let Ok(in_progress) = counted.seat().begin(false) else {
+            let refusing = early::refuse(socket, no_room());
+            let _ = timeout_at(Instant::now() + limits::HEAD_TIMEOUT, refusing).await;
+            return;
+        };
         match early::answer(socket, request, self.http.front()).await {
             Ok(Some((socket, feed))) => {
                 let Stage { clock, lives } = self.stage.clone();
@@ -210,7 +218,7 @@ impl Connections {
                 // by what counts the connection.
                 tokio::spawn(async move {
                     Socket::serve(socket, *feed, clock, &lives).await;
-                    drop(counted);
+                    drop((in_progress, counted));
                 });
             }
             Ok(None) => {}
@@ -223,6 +231,7 @@ impl Connections {
         &self,
         opening: impl Future<Output = io::Result<T>>,
         head_due: Instant,
+        counted: &Counted,
         stopping: &watch::Receiver<bool>,
     ) -> Option<T> {
         let mut stopping = stopping.clone();
@@ -230,6 +239,7 @@ impl Connections {
             opened = timeout_at(head_due, opening) => opened,
             // Nothing was asked yet, so nothing is lost.
             _ = stopping.wait_for(|&stopping| stopping) => return None,
+            () = counted.seat().is_told_to_leave() => return None,
         };
         match opened {
             Ok(Ok(opened)) => Some(opened),

@@ -44,7 +44,7 @@ pub async fn look(mut socket: TcpStream) -> io::Result<First> {
 
 /// Answers a request whose answer stays. Gives what is to be fed to the socket from now on, unless the answer was no.
 pub async fn answer(
-    mut socket: TcpStream,
+    socket: TcpStream,
     request: Request<Body>,
     front: &Front,
 ) -> io::Result<Option<(TcpStream, Box<Feed>)>> {
@@ -58,7 +58,7 @@ pub async fn answer(
             Ok(Some((socket, Box::new(feed))))
         }
         None => {
-            let refusing = refuse(&mut socket, response);
+            let refusing = refuse(socket, response);
             tokio::time::timeout(limits::HEAD_TIMEOUT, refusing).await.unwrap_or(Ok(()))?;
             Ok(None)
         }
@@ -91,7 +91,7 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
 }
 
 /// An answer that does not stay: sent whole, and the connection ends.
-async fn refuse(socket: &mut TcpStream, response: Response<Body>) -> io::Result<()> {
+pub async fn refuse(mut socket: TcpStream, response: Response<Body>) -> io::Result<()> {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let response = Response::from_parts(parts, Body::empty());

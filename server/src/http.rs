@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use axum::body::Body;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
+use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidings_api::live::Conduit;
@@ -22,7 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connections::{ConnectionOptions, Counted};
+use crate::connections::{ConnectionOptions, no_room};
+use crate::pool::{Counted, InProgress, Seat};
 use crate::progress::Progress;
 
 /// Which HTTP a connection speaks.
@@ -51,9 +53,15 @@ pub struct Http {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     front: Front,
+    always: fn(&str) -> bool,
     idle_timeout: Duration,
     write_timeout: Duration,
     limit_hits: LimitHits,
+}
+
+/// Whether a path is answered although all connections are in use.
+pub fn is_health(path: &str) -> bool {
+    ["/health", "/ready"].contains(&path)
 }
 
 impl Http {
@@ -76,7 +84,13 @@ impl Http {
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
         let ConnectionOptions { idle_timeout, write_timeout, .. } = *options;
-        Self { http1, http2, front, idle_timeout, write_timeout, limit_hits }
+        Self { http1, http2, front, always: is_health, idle_timeout, write_timeout, limit_hits }
+    }
+
+    /// The same, where every path is answered although all connections are in use.
+    #[must_use]
+    pub fn always(self) -> Self {
+        Self { always: |_| true, ..self }
     }
 
     /// What is served.
@@ -90,7 +104,8 @@ impl Http {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let activity = Arc::new(Activity::new());
+        let seat = opened.counted.seat().clone();
+        let activity = Arc::new(Activity::new(seat.clone()));
         let conduit = match (Conduit::new(Arc::new(opened.counted)), opened.version) {
             (conduit, Version::One) => conduit,
             (conduit, Version::Two) => conduit.shared(),
@@ -98,6 +113,7 @@ impl Http {
         let routes = Routes {
             front: self.front.clone(),
             scheme: opened.scheme,
+            always: self.always,
             activity: activity.clone(),
             conduit: conduit.clone(),
         };
@@ -111,11 +127,13 @@ impl Http {
                 life.live(connection.as_mut(), |it| it.graceful_shutdown(), std::future::pending()).await;
             }
             Version::Two => {
-                let mut connection = Box::pin(self.http2.serve_connection(io, Multiplexed(routes)));
+                let mut connection = Box::pin(self.http2.serve_connection(io, routes));
                 let idle = activity.idle(self.idle_timeout);
                 life.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
             }
         }
+        // If anything is left of it, that is a WebSocket.
+        seat.upgrade();
     }
 }
 
@@ -140,7 +158,9 @@ impl Life<'_> {
         let mut head_due = pin!(sleep_until(self.head_due));
         let mut first = First::Awaited;
         let mut ending = false;
+        let mut leave_due: Option<Instant> = None;
         loop {
+            let leave_by = leave_due.unwrap_or_else(Instant::now);
             tokio::select! {
                 ended = connection.as_mut() => return self.http.note(ended),
                 () = head_due.as_mut(), if first == First::Awaited => {
@@ -155,6 +175,23 @@ impl Life<'_> {
                     }
                     finish(connection.as_mut());
                     ending = true;
+                }
+                () = self.activity.seat.is_told_to_leave(), if leave_due.is_none() => {
+                    if !self.activity.has_begun() {
+                        return;
+                    }
+                    if !ending {
+                        finish(connection.as_mut());
+                        ending = true;
+                    }
+                    leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
+                }
+                () = sleep_until(leave_by), if leave_due.is_some() => {
+                    // A request that came just then is answered.
+                    if self.activity.seat.is_idle() {
+                        return;
+                    }
+                    leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
                 }
                 () = self.conduit.is_cut() => {
                     return tracing::debug!("a connection was cut: its reader took nothing");
@@ -189,22 +226,17 @@ impl Http {
 
 /// What is asked on a connection.
 struct Activity {
+    seat: Arc<Seat>,
     begun: AtomicBool,
-    /// Requests that are not answered to the end; only counted on HTTP/2, where they overlap.
-    requests: AtomicUsize,
     start: Instant,
     /// When the last one was, in milliseconds since the start.
     quiet_since: AtomicU64,
 }
 
 impl Activity {
-    fn new() -> Self {
-        Self {
-            begun: AtomicBool::new(false),
-            requests: AtomicUsize::new(0),
-            start: Instant::now(),
-            quiet_since: AtomicU64::new(0),
-        }
+    fn new(seat: Arc<Seat>) -> Self {
+        let (begun, quiet_since) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { seat, begun, start: Instant::now(), quiet_since }
     }
 
     fn has_begun(&self) -> bool {
@@ -215,7 +247,7 @@ impl Activity {
     async fn idle(&self, limit: Duration) {
         loop {
             let quiet_since = self.start + Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
-            let busy = self.requests.load(Ordering::Relaxed) > 0;
+            let busy = !self.seat.is_idle();
             let due = if busy { Instant::now() + limit } else { quiet_since + limit };
             if !busy && due <= Instant::now() {
                 return;
@@ -225,83 +257,79 @@ impl Activity {
     }
 }
 
-/// The routes, for one connection.
+/// The routes, for one connection. Each request keeps it from being idle.
 #[derive(Clone)]
 struct Routes {
     front: Front,
     scheme: Scheme,
+    always: fn(&str) -> bool,
     activity: Arc<Activity>,
     conduit: Conduit,
 }
 
 impl Service<Request<Incoming>> for Routes {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answering;
-
-    fn call(&self, request: Request<Incoming>) -> Answering {
-        self.activity.begun.store(true, Ordering::Relaxed);
-        self.front.answer(request, |request| {
-            if self.scheme == Scheme::Https {
-                request.extensions_mut().insert(Scheme::Https);
-            }
-            request.extensions_mut().insert(self.conduit.clone());
-        })
-    }
-}
-
-/// The routes for a connection on which requests overlap, each of which keeps it from being idle.
-struct Multiplexed(Routes);
-
-impl Service<Request<Incoming>> for Multiplexed {
     type Response = Response<Busy<Body>>;
     type Error = Infallible;
     type Future = BusyFuture;
 
     fn call(&self, request: Request<Incoming>) -> BusyFuture {
-        let request_open = RequestOpen::new(self.0.activity.clone());
-        BusyFuture { answering: self.0.call(request), request_open: Some(request_open) }
+        self.activity.begun.store(true, Ordering::Relaxed);
+        let closes = request.version() <= hyper::Version::HTTP_11;
+        let Ok(in_progress) = self.activity.seat.begin((self.always)(request.uri().path())) else {
+            let answering = Answering::Straight(Box::pin(std::future::ready(no_room())));
+            return BusyFuture { answering, closes, open: None };
+        };
+        let answering = self.front.answer(request, |request| {
+            if self.scheme == Scheme::Https {
+                request.extensions_mut().insert(Scheme::Https);
+            }
+            request.extensions_mut().insert(self.conduit.clone());
+        });
+        let open = Some(RequestOpen { activity: self.activity.clone(), in_progress: in_progress });
+        BusyFuture { answering, closes, open }
     }
 }
 
 /// A request that is not answered to the end.
-struct RequestOpen(Arc<Activity>);
-
-impl RequestOpen {
-    fn new(activity: Arc<Activity>) -> Self {
-        activity.requests.fetch_add(1, Ordering::Relaxed);
-        Self(activity)
-    }
+struct RequestOpen {
+    activity: Arc<Activity>,
+    in_progress: InProgress,
 }
 
 impl Drop for RequestOpen {
     fn drop(&mut self) {
-        let millis = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.quiet_since.store(millis, Ordering::Relaxed);
-        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+        let millis = u64::try_from(self.activity.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.activity.quiet_since.store(millis, Ordering::Relaxed);
     }
 }
 
 /// An answer on its way that keeps its connection.
 struct BusyFuture {
     answering: Answering,
-    request_open: Option<RequestOpen>,
+    /// Whether a header can tell that the connection closes.
+    closes: bool,
+    /// None if there is no room for the request.
+    open: Option<RequestOpen>,
 }
 
 impl Future for BusyFuture {
     type Output = Result<Response<Busy<Body>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(Pin::new(&mut self.answering).poll(cx))?;
-        let request_open = self.request_open.take();
-        Poll::Ready(Ok(response.map(|inner| Busy { inner, _request_open: request_open })))
+        let mut response = ready!(Pin::new(&mut self.answering).poll(cx))?;
+        let open = self.open.take();
+        let switches = response.status() == hyper::StatusCode::SWITCHING_PROTOCOLS;
+        if self.closes && !switches && open.as_ref().is_none_or(|open| open.in_progress.is_last()) {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        Poll::Ready(Ok(response.map(|inner| Busy { inner, _open: open })))
     }
 }
 
 /// The body of an answer that keeps its connection.
 struct Busy<B> {
     inner: B,
-    _request_open: Option<RequestOpen>,
+    _open: Option<RequestOpen>,
 }
 
 impl<B: hyper::body::Body + Unpin> hyper::body::Body for Busy<B> {

@@ -2,12 +2,14 @@
 
 pub mod config;
 mod connections;
+pub mod descriptors;
 pub mod duration;
 mod duties;
 mod early;
 mod http;
 pub mod ledger;
 pub mod options;
+mod pool;
 mod preface;
 mod progress;
 pub mod projects;

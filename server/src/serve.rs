@@ -249,7 +249,7 @@ impl Server {
                 ConnectionOptions { connections: limits::METRICS_CONNECTIONS, ..connection_options };
             // Not counted among those of clients.
             let uncounted = Metrics::new();
-            let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted));
+            let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted)).always();
             let counts = Counts::new(&uncounted);
             let shared = Connections { options: settings, http, tls: None, counts, stage };
             (address, tokio::spawn(connections::serve(listener, Arc::new(shared), when_dropped(stopped))))

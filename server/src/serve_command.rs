@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_server::{Config, Server};
+use tidings_server::{Config, Server, descriptors};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::command::CommandError;
@@ -61,6 +61,9 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let served = runtime.block_on(async {
             let logs = Logs::begin(filter.as_deref(), &config.log)?;
+            for warning in &config.warnings {
+                tracing::warn!("{warning}");
+            }
             let served = serve(config).await;
             logs.end().await;
             served
@@ -97,9 +100,10 @@ enum Ended {
     Served,
 }
 
-async fn serve(config: Config) -> Result<Ended, CommandError> {
+async fn serve(mut config: Config) -> Result<Ended, CommandError> {
     // Before anything else: a signal that comes while the store is read is heard, too.
     let mut signals = Signals::listen()?;
+    config.limits.connections = descriptors::connections_within(config.limits.connections);
     let options = config.clone().into_options(Arc::new(|_| exit_now()));
     // In a task of its own, since it may take long without a pause.
     let starting = tokio::spawn(Server::start(options));

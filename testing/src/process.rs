@@ -25,6 +25,8 @@ pub struct Launch {
     pub arguments: Vec<String>,
     /// What is set in its environment beside that of the test.
     pub variables: Vec<(String, String)>,
+    /// Files and sockets that it may have open, as the hard limit; as many as the test may if there is none.
+    pub open_files: Option<u32>,
 }
 
 impl Launch {
@@ -34,6 +36,7 @@ impl Launch {
         Self {
             arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
             variables: variables.collect(),
+            open_files: None,
         }
     }
 }
@@ -84,7 +87,17 @@ impl Process {
     async fn start(data: TempDir, launch: Launch) -> Self {
         let log = NamedTempFile::new().expect("a file for the log");
         let errors = log.reopen().expect("the file is there");
-        let mut child = Command::new(binary())
+        let mut command = match launch.open_files {
+            None => Command::new(binary()),
+            Some(most) => {
+                let mut shell = Command::new("sh");
+                // The soft limit is lower, and is for the server to raise.
+                let set = format!("ulimit -Sn {}; ulimit -Hn {most}; exec \"$@\"", most / 2);
+                shell.args(["-c", &set, "sh"]).arg(binary());
+                shell
+            }
+        };
+        let mut child = command
             .arg("serve")
             .args(&launch.arguments)
             .envs(launch.variables.iter().map(|(name, value)| (name, value)))
@@ -128,6 +141,11 @@ impl Process {
         // Killed already, perhaps.
         let _ = self.child.kill().await;
         Self::start(self.data, self.launch).await
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it can be asked").is_none()
     }
 
     /// Where its data is.

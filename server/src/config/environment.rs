@@ -32,7 +32,8 @@ fn is_of_kubernetes(name: &str) -> bool {
         || name.starts_with("TIDINGS_PORT_")
 }
 
-/// Sets what variables say. One that is empty says nothing.
+/// Sets what variables say. One that is empty says nothing; one that sets no key is a warning and not an error, because
+/// others set such names too: an orchestrator names variables after its services.
 pub(super) fn apply(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     config: &mut Config,
@@ -46,7 +47,10 @@ pub(super) fn apply(
         let known = KEYS.iter().find(|key| key.variable().as_deref() == Some(name));
         let what = match (known, value.to_str()) {
             (None, _) => {
-                Some("is not a variable of tidings; `tidings default-config` lists all keys".to_owned())
+                config.warnings.push(format!(
+                    "{name} is not a variable of tidings and sets nothing; `tidings default-config` lists all keys"
+                ));
+                None
             }
             (Some(_), None) => Some("is not text in UTF-8".to_owned()),
             (Some(_), Some("")) => None,

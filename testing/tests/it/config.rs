@@ -78,9 +78,31 @@ async fn an_unknown_key_is_told_with_file_line_and_key_by_serve_and_by_check_con
         let told = format!("tidings: {file}:4: streams.sse_max_minutes is not a key; known in [streams]:");
         assert!(exit.stderr.starts_with(&told), "{}", exit.stderr);
     }
-    let exit = Process::run_with(&["serve", "--dev"], &[("TIDINGS_LISTN", "127.0.0.1:0")]).await;
-    assert_eq!(exit.status.code(), Some(1));
-    assert!(exit.stderr.contains("TIDINGS_LISTN is not a variable of tidings"), "{}", exit.stderr);
+}
+
+#[tokio::test]
+async fn an_unknown_variable_is_a_warning_and_a_service_of_kubernetes_is_none() {
+    let unknown = ("TIDINGS_LISTN", "127.0.0.1:0");
+    let service = [
+        ("TIDINGS_PORT", "tcp://10.0.171.239:4437"),
+        ("TIDINGS_PORT_4437_TCP_ADDR", "10.0.171.239"),
+        ("TIDINGS_SERVICE_HOST", "10.0.171.239"),
+    ];
+    let (_folder, file) = with_file("dev = true");
+    for (variables, warned) in [(&[unknown][..], true), (&service[..], false)] {
+        let exit = Process::run_with(&["check-config", "--config", &file], variables).await;
+        assert_eq!(exit.status.code(), Some(0), "{}", exit.stderr);
+        assert_eq!(exit.stderr.contains("TIDINGS_"), warned, "{}", exit.stderr);
+        let server = Process::launch(Launch::new(&["--dev", "--listen", "127.0.0.1:0"], variables)).await;
+        assert_eq!(reqwest::get(server.url("/health")).await.expect("an answer").status(), 200);
+        let log = server.log();
+        assert_eq!(log.contains("TIDINGS_"), warned, "{log}");
+        assert_eq!(log.contains("TIDINGS_LISTN is not a variable of tidings"), warned, "{log}");
+    }
+    let wrong = [("TIDINGS_LISTEN", "tcp://10.0.171.239:4437")];
+    let exit = Process::run_with(&["check-config", "--config", &file], &wrong).await;
+    assert_eq!(exit.status.code(), Some(1), "a known variable must be right");
+    assert!(exit.stderr.contains("TIDINGS_LISTEN must be an address and a port"), "{}", exit.stderr);
 }
 
 #[tokio::test]

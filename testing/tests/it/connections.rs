@@ -7,9 +7,11 @@ use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidings_server::LimitOptions;
+use tidings_engine::Clock;
+use tidings_model::limits;
+use tidings_server::{LimitOptions, ObserveOptions};
 use tidings_streams::Options;
-use tidings_testing::{Harness, Setup, until};
+use tidings_testing::{Harness, Launch, Process, Setup, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -117,23 +119,152 @@ async fn http2_is_served_without_tls_and_ends_when_it_is_idle() {
     assert!(hits(&server, "idle_time") >= 1.0);
 }
 
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+const READ: &[u8] = b"GET /v1/stream/s HTTP/1.1\r\nhost: x\r\n\r\n";
+const FOLLOW: &[u8] = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: x\r\n\r\n";
+
+async fn connected(server: &Harness) -> TcpStream {
+    TcpStream::connect(server.address()).await.expect("the system takes it")
+}
+
+/// Sends a request and reads until the answer has this.
+async fn ask(socket: &mut TcpStream, request: &[u8], expected: &str) -> String {
+    socket.write_all(request).await.expect("written");
+    let mut heard = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&heard);
+        if text.contains(expected) {
+            return text.into_owned();
+        }
+        let read = socket.read_buf(&mut heard).await.expect("readable");
+        assert_ne!(read, 0, "it ends without {expected:?}: {}", String::from_utf8_lossy(&heard));
+    }
+}
+
+/// Whether the other side has closed, which it does in an orderly way.
+async fn is_closed(socket: &mut TcpStream) -> bool {
+    socket.read(&mut [0; 64]).await.expect("no reset") == 0
+}
+
 #[tokio::test]
-async fn connections_beyond_the_limit_wait_and_are_counted() {
-    let server = server(LimitOptions { connections: 1, idle_timeout: LATE, ..LimitOptions::default() }).await;
-    let mut first = TcpStream::connect(server.address()).await.expect("connected");
-    let ask = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
-    first.write_all(ask).await.expect("written");
-    let mut answer = [0; 12];
-    first.read_exact(&mut answer).await.expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 200");
-    let mut second = TcpStream::connect(server.address()).await.expect("the system takes it");
-    second.write_all(ask).await.expect("written");
-    until("it waits", || hits(&server, "connections") >= 1.0).await;
-    assert_eq!(server.metric("tidings_connections"), Some(1.0));
-    assert_eq!(hits(&server, "connections"), 1.0, "once for as long as there is no room");
-    drop(first);
-    second.read_exact(&mut answer).await.expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 200");
+async fn at_the_limit_the_longest_idle_connection_makes_room() {
+    let limits = LimitOptions { connections: 3, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let server = server(limits).await;
+    let (mut used, mut silent, mut young) =
+        (connected(&server).await, connected(&server).await, connected(&server).await);
+    until("all are taken", || server.metric("tidings_connections") == Some(3.0)).await;
+    ask(&mut used, HEALTH, "ok").await;
+    ask(&mut young, HEALTH, "ok").await;
+    // One after the other: the silent one has been idle for longest, then the one that asked first.
+    let (mut fourth, mut fifth) = (connected(&server).await, connected(&server).await);
+    ask(&mut fourth, HEALTH, "ok").await;
+    ask(&mut fifth, HEALTH, "ok").await;
+    assert!(is_closed(&mut silent).await);
+    assert!(is_closed(&mut used).await);
+    ask(&mut young, HEALTH, "ok").await;
+    assert!(hits(&server, "connections") >= 1.0);
+    assert!(server.metric("tidings_connections_evicted_total") >= Some(1.0));
+}
+
+#[tokio::test]
+async fn at_the_limit_http2_connections_and_half_sent_heads_make_room() {
+    let limits = LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let server = server(limits).await;
+    let mut half = connected(&server).await;
+    half.write_all(b"GET /health HT").await.expect("written");
+    let socket = connected(&server).await;
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.expect("it speaks HTTP/2");
+    let connection = tokio::spawn(connection);
+    let get = Request::get(server.url("/health")).body(Empty::<Bytes>::new()).expect("a request");
+    let health = sender.send_request(get).await.expect("an answer");
+    health.into_body().collect().await.expect("whole");
+    let mut others = (connected(&server).await, connected(&server).await);
+    ask(&mut others.0, HEALTH, "ok").await;
+    ask(&mut others.1, HEALTH, "ok").await;
+    assert_eq!(to_the_end(half).await, "");
+    assert!(connection.await.expect("no panic").is_ok(), "it is told, and ends well");
+}
+
+#[tokio::test]
+async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are_told() {
+    let limits = LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let server = server(limits).await;
+    ask(&mut connected(&server).await, b"PUT /v1/stream/s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "201").await;
+    // On a socket of its own, and on a connection that was used before.
+    let (mut early, mut later) = (connected(&server).await, connected(&server).await);
+    ask(&mut early, FOLLOW, "upToDate").await;
+    ask(&mut later, HEALTH, "ok").await;
+    ask(&mut later, FOLLOW, "upToDate").await;
+    let silent: Vec<_> = {
+        let mut silent = Vec::new();
+        for _ in 0..3 * limits::CONNECTIONS_RESERVED {
+            silent.push(connected(&server).await);
+        }
+        silent
+    };
+    for path in ["/health", "/ready"] {
+        let mut watching = connected(&server).await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        let answer = ask(&mut watching, request.as_bytes(), "status").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+        assert!(is_closed(&mut watching).await);
+    }
+    for request in [READ, FOLLOW] {
+        let mut refused = connected(&server).await;
+        let answer = ask(&mut refused, request, "too_many_connections").await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        assert!(answer.contains("retry-after: 1") && answer.contains("connection: close"), "{answer}");
+        assert!(is_closed(&mut refused).await);
+    }
+    drop(silent);
+    server.server().lives().drain(server.clock.now());
+    ask(&mut early, b"", "0\r\n\r\n").await;
+    ask(&mut connected(&server).await, READ, "200 OK").await;
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_keep_anybody_from_the_listener_of_metrics() {
+    let observe = ObserveOptions { metrics_listen: Some(([127, 0, 0, 1], 0).into()), ..ObserveOptions::default() };
+    let limits = LimitOptions { connections: 1, head_timeout: LATE, ..LimitOptions::default() };
+    let server = Harness::with(Setup { limits, observe, ..Setup::default() }).await;
+    let address = server.server().metrics_address().expect("it listens");
+    let mut silent = Vec::new();
+    for _ in 0..limits::METRICS_CONNECTIONS + 2 * limits::CONNECTIONS_RESERVED {
+        silent.push(TcpStream::connect(address).await.expect("connected"));
+        silent.push(connected(&server).await);
+    }
+    let mut watching = TcpStream::connect(address).await.expect("connected");
+    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+    assert!(ask(&mut watching, request, "tidings_connections").await.starts_with("HTTP/1.1 200"));
+    ask(&mut connected(&server).await, HEALTH, "ok").await;
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_take_the_descriptors_that_the_store_needs() {
+    let launch = Launch::new(&["--dev", "--listen", "127.0.0.1:0"], &[]);
+    let mut server = Process::launch(Launch { open_files: Some(256), ..launch }).await;
+    let client = reqwest::Client::new();
+    let text = |request: reqwest::RequestBuilder| request.header("content-type", "text/plain").body("x").send();
+    assert_eq!(text(client.put(server.url("/v1/stream/s"))).await.expect("an answer").status(), 201);
+    let address = server.url("").replace("http://", "");
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(&address).await.expect("the system takes it"));
+        let appended = text(client.post(server.url("/v1/stream/s"))).await.expect("an answer");
+        assert_eq!(appended.status(), 204);
+    }
+    // A new stream for each, so that the store is asked for more than its open log.
+    for n in 0..10 {
+        let created = text(client.put(server.url(&format!("/v1/stream/{n}")))).await.expect("an answer");
+        assert_eq!(created.status(), 201);
+    }
+    assert!(server.is_running(), "{}", server.log());
+    let log = server.log();
+    assert!(log.contains("256") && log.contains("allows fewer connections"), "{log}");
+    assert!(!log.contains("Too many open files"), "{log}");
+    drop(silent);
+    server.stop().await;
 }
 
 /// Asks for what is large, with a buffer that is small, and reads nothing.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tidings_model::limits;
+use tidings_engine::Clock;
+use tidings_model::{Timestamp, limits};
 use tidings_server::LimitOptions;
 use tidings_streams::Options;
 use tidings_testing::{Doors, Harness, SLEEPERS, Setup, TestStore, http, until};
@@ -176,6 +177,18 @@ async fn a_project_beyond_its_requests_per_second_is_told_when_to_come_again() {
         let forked = fork.header("stream-forked-from", "/v1/busy/stream/s").send().await.expect("an answer");
         assert_eq!(forked.status(), 201, "a fork is one request");
     }
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_is_set_back_does_not_exhaust_a_project() {
+    let limits = LimitOptions { requests_per_second: 1, ..LimitOptions::default() };
+    let server = Harness::with(Setup { limits, ..Setup::default() }).await;
+    server.create_text("/v1/busy/stream/s").await;
+    assert_eq!(server.get("/v1/busy/stream/s").await.status(), 429);
+    server.clock.set(Timestamp::from_millis(server.clock.now().as_millis() - 3_600_000));
+    assert_eq!(server.get("/v1/busy/stream/s").await.status(), 429, "no time has passed by that");
+    server.clock.advance(Duration::from_secs(1));
+    assert_eq!(server.get("/v1/busy/stream/s").await.status(), 200);
 }
 
 #[tokio::test]
