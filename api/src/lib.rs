@@ -5,12 +5,13 @@
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
-//! [`turnstile`] (limits) and [`upload`] (what is left of a body when the answer is no). [`dev_mode`] is what
-//! `--dev` refuses browsers.
+//! [`turnstile`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no).
+//! [`dev_mode`] is what `--dev` refuses browsers.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
 mod answer;
+mod budget;
 mod credential;
 mod dev_mode;
 mod document;
@@ -43,11 +44,13 @@ use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
 use tidings_engine::Chance;
 use tidings_engine::duty::Stopped;
+use tidings_model::ProjectId;
 use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
 use tidings_streams::Streams;
 use tokio::sync::watch;
 
+pub use budget::BodyBudget;
 pub use document::text as openapi;
 pub use drain::{Drain, Drained};
 pub use envelope::Envelopes;
@@ -57,9 +60,10 @@ pub use live::{Lives, Stage};
 pub use observe::{Observe, Spans};
 pub use operations::MetricsAccess;
 pub use streams::Scheme;
-pub use turnstile::{Turnstile, TurnstileOptions};
+pub use turnstile::{Turnstile, TurnstileOptions, transfer_encoding_unknown};
 
 use routes::Routes;
+use wire::body::Intake;
 
 /// What the handlers stand on. Every request takes some clones of it, so they cost next to nothing.
 #[derive(Clone)]
@@ -69,6 +73,13 @@ impl Api {
     /// Of these parts.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
+    }
+}
+
+impl Api {
+    /// What takes in the bodies of a project's requests, or of those that belong to none.
+    fn intake<'a>(&'a self, project: Option<&'a ProjectId>) -> Intake<'a> {
+        Intake { clock: &*self.stage.clock, budget: &self.body_budget, project }
     }
 }
 
@@ -99,6 +110,8 @@ pub struct Parts {
     pub stage: Stage,
     /// Lets requests in that are within their limits.
     pub turnstile: Arc<Turnstile>,
+    /// The memory for their bodies.
+    pub body_budget: Arc<BodyBudget>,
     /// Counts and logs them.
     pub observe: Arc<Observe>,
     /// Who may read the metrics here.

@@ -349,7 +349,8 @@ pub async fn put_config(
 ) -> Result<Response, ApiError> {
     let project = ProjectId::parse(&project)?;
     let pass = caller.may_in(&project, Action::Configure, Resource::Project).await?;
-    let config = json_body::<WireConfig>(&api, body).await?.parse()?;
+    let intake = api.intake(Some(&project));
+    let config = body::json::<WireConfig>(body, limits::ADMIN_BODY_BYTES, intake).await?.parse()?;
     caller.may_still(&pass).await?;
     api.gate.projects().configure(&project, config.clone()).await?;
     Ok(axum::Json(WireConfig::new(config)).into_response())
@@ -388,11 +389,11 @@ fn told_once(status: StatusCode, told: impl Serialize) -> Response {
 }
 
 async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiError> {
-    body::json(sent, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await
+    body::json(sent, limits::ADMIN_BODY_BYTES, api.intake(None)).await
 }
 
 /// For requests that need not say anything.
 async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -> Result<T, ApiError> {
-    let body = body::bytes(body, limits::ADMIN_BODY_BYTES, &*api.stage.clock).await?;
+    let (body, _reserved) = body::bytes(body, limits::ADMIN_BODY_BYTES, api.intake(None)).await?;
     if body.is_empty() { Ok(T::default()) } else { body::parse_json(&body) }
 }

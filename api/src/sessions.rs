@@ -123,7 +123,9 @@ pub async fn subscribe(
     caller: Caller,
     sent: Body,
 ) -> Result<Response, ApiError> {
-    let wanted: NewSubscription = json_body(&api, sent).await?;
+    // Before the body: strangers must not take the memory for it.
+    caller.is_known_in(&project).await?;
+    let wanted: NewSubscription = json_body(&api, &project, sent).await?;
     let session = session_id(&api, &wanted.session_id)?;
     let source = StreamId::parse(unaliased(&wanted.stream_id))?;
     if session == source {
@@ -160,7 +162,8 @@ pub async fn unsubscribe(
     caller: Caller,
     sent: Body,
 ) -> Result<StatusCode, ApiError> {
-    let wanted: Pair = json_body(&api, sent).await?;
+    caller.is_known_in(&project).await?;
+    let wanted: Pair = json_body(&api, &project, sent).await?;
     let session = session_id(&api, &wanted.session_id)?;
     let source = StreamId::parse(unaliased(&wanted.stream_id))?;
     caller.may_in(&project, Action::Unsubscribe, subscription(&session, &source)).await?;
@@ -214,7 +217,8 @@ pub async fn publish(
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Publish, &stream).await?;
     let (parts, body) = request.into_parts();
-    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
+    let intake = api.intake(Some(&stream.project));
+    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, &stream).await?;
@@ -354,8 +358,12 @@ fn path_of(project: &ProjectId, session: &StreamId) -> String {
     format!("/v1/{project}/stream/{}", utf8_percent_encode(session.as_str(), PLAIN))
 }
 
-async fn json_body<T: serde::de::DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiError> {
-    body::json(sent, limits::SUBSCRIBE_BODY_BYTES, &*api.stage.clock).await
+async fn json_body<T: serde::de::DeserializeOwned>(
+    api: &Api,
+    project: &ProjectId,
+    sent: Body,
+) -> Result<T, ApiError> {
+    body::json(sent, limits::SUBSCRIBE_BODY_BYTES, api.intake(Some(project))).await
 }
 
 fn put_fanout(headers: &mut HeaderMap, fanout: &Fanout) {

@@ -81,7 +81,8 @@ pub async fn create(
     let pass = caller.may(Action::Create, &stream).await?;
     refuse_reserved(&stream.id)?;
     let (parts, body) = request.into_parts();
-    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
+    let intake = api.intake(Some(&stream.project));
+    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::create(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     // The answer tells of what is there.
@@ -160,7 +161,8 @@ pub async fn append_to(
     body: impl http_body::Body<Data = Bytes>,
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Append, stream).await?;
-    let body = body::bytes(body, api.streams.options().max_append_bytes, &**api.streams.clock()).await?;
+    let intake = api.intake(Some(&stream.project));
+    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::append(headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, stream).await?;

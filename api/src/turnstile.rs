@@ -1,11 +1,13 @@
-//! What a request must keep to before anybody looks at it: the size of its head, and how many its project may make.
+//! What a request must keep to before anybody looks at it: the size and the rules of its head, and how many its project may
+//! make.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Version, header};
+use http_body::Body as _;
 use tidings_engine::Clock;
 use tidings_model::ProjectId;
 use tidings_model::limits::{self, Limit};
@@ -57,7 +59,7 @@ impl Turnstile {
         Self { header_bytes: options.header_bytes, rates }
     }
 
-    /// Whether the head of a request, which had so many bytes, is within its limits.
+    /// Whether the head of a request, which had so many bytes, is within its limits and keeps to the rules of HTTP.
     pub fn fits(&self, request: &Request, head: HeadBytes) -> Result<(), ApiError> {
         if line_bytes(request) > limits::URI_BYTES {
             let message = format!("path and query have {} bytes at most", limits::URI_BYTES);
@@ -68,13 +70,54 @@ impl Turnstile {
             let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             return Err(ApiError::over(Limit::HeaderBytes, status, "headers_too_large", message));
         }
-        Ok(())
+        is_proper(request)
     }
 
     /// Takes one of the requests that a project may make.
     pub fn admit(&self, project: &ProjectId) -> Result<(), ApiError> {
         self.rates.as_ref().map_or(Ok(()), |rates| rates.take(project))
     }
+}
+
+/// Whether a request says which host it is for, and sends its body in a way that is understood. What hyper cannot read at
+/// all it refuses itself.
+fn is_proper(request: &Request) -> Result<(), ApiError> {
+    let headers = request.headers();
+    match (headers.get_all(header::HOST).iter().count(), request.version()) {
+        (1, _) | (0, Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_2 | Version::HTTP_3) => {}
+        (0, _) => return Err(ApiError::bad_request("host_required", "a request has a `Host`")),
+        (_, _) => return Err(ApiError::bad_request("invalid_host", "a request has one `Host`, not several")),
+    }
+    if headers.contains_key(header::TRANSFER_ENCODING)
+        && only(headers, &header::TRANSFER_ENCODING)
+            .is_none_or(|coding| !coding.eq_ignore_ascii_case("chunked"))
+    {
+        return Err(transfer_encoding_unknown());
+    }
+    let plain = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
+    if headers.contains_key(header::CONTENT_ENCODING)
+        && !request.body().is_end_stream()
+        && !only(headers, &header::CONTENT_ENCODING).is_some_and(plain)
+    {
+        let message = "a body is not encoded: `Content-Encoding` is absent or `identity`";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(ApiError::new(status, "content_encoding_unsupported", message)
+            .with(header::ACCEPT_ENCODING, "identity"));
+    }
+    Ok(())
+}
+
+/// The value of a header that is there once and is plain text.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    let mut values = headers.get_all(name).iter();
+    let (value, None) = (values.next()?, values.next()) else { return None };
+    value.to_str().ok().map(str::trim)
+}
+
+/// A body comes as it is or in chunks.
+pub fn transfer_encoding_unknown() -> ApiError {
+    let message = "the only `Transfer-Encoding` that is understood is `chunked`";
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, "transfer_encoding_unknown", message)
 }
 
 /// A bucket of tokens for each project: a second's worth at most, and as much flows in each second. Time is monotonic: a

@@ -159,6 +159,12 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// Bytes of a request's path and query.
 pub const URI_BYTES: usize = 8 * 1024;
+/// Memory that the bodies of all requests in progress take; beyond it a request is 503.
+pub const BODY_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
+/// Which part of that, one in so many, the requests of one project take.
+pub const BODY_BYTES_PROJECT_PART: usize = 4;
+/// How long a body may pause: without a byte for so long it is given up, whatever came before.
+pub const BODY_STALL: Duration = Duration::from_secs(10);
 /// How long a body may take whatever its size.
 pub const BODY_GRACE: Duration = Duration::from_secs(30);
 /// Bytes a second that a body must come with beyond [`BODY_GRACE`], counted from its beginning.
@@ -176,6 +182,11 @@ pub const RATE_BUCKETS: usize = 10_000;
 pub const REQUEST_ID_BYTES: usize = 128;
 /// Requests that an HTTP/2 connection has at a time.
 pub const HTTP2_STREAMS: u32 = 256;
+/// Bytes that a client sends on one HTTP/2 stream before they are read.
+pub const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
+/// Bytes that a client sends on all streams of one HTTP/2 connection before they are read: what the connection can hold of
+/// bodies that nobody reads.
+pub const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Streams that a client of HTTP/2 may reset before they were looked at; then the connection ends.
 pub const HTTP2_PENDING_RESETS: usize = 32;
 /// Bytes of answers that wait to be sent on one HTTP/2 stream.
@@ -250,7 +261,9 @@ pub enum Limit {
     UriBytes,
     /// [`APPEND_BYTES`], or what the operator has set.
     BodyBytes,
-    /// [`BODY_GRACE`] and [`BODY_BYTES_PER_SECOND_MIN`].
+    /// [`BODY_BYTES_IN_FLIGHT`], or what the operator has set.
+    BodyBytesInFlight,
+    /// [`BODY_STALL`], [`BODY_GRACE`] and [`BODY_BYTES_PER_SECOND_MIN`].
     BodyTime,
     /// [`REQUESTS_PER_SECOND`].
     RequestsPerSecond,
@@ -282,7 +295,7 @@ pub enum Limit {
 
 impl Limit {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -290,6 +303,7 @@ impl Limit {
         Self::HeaderBytes,
         Self::UriBytes,
         Self::BodyBytes,
+        Self::BodyBytesInFlight,
         Self::BodyTime,
         Self::RequestsPerSecond,
         Self::MessagesPerAppend,
@@ -316,6 +330,7 @@ impl Limit {
             Self::HeaderBytes => "header_bytes",
             Self::UriBytes => "uri_bytes",
             Self::BodyBytes => "body_bytes",
+            Self::BodyBytesInFlight => "body_bytes_in_flight",
             Self::BodyTime => "body_time",
             Self::RequestsPerSecond => "requests_per_second",
             Self::MessagesPerAppend => "messages_per_append",

@@ -23,6 +23,7 @@ use std::time::Duration;
 use tidings_auth::Given;
 use tidings_embedded::{Failure, Gather};
 use tidings_engine::WallClock;
+use tidings_model::limits;
 
 use tidings_api::Spans;
 
@@ -136,6 +137,14 @@ impl Config {
         {
             let only = format!("use 127.0.0.1:{}, not {listen}", listen.port());
             wrong("metrics_listen", format!("listens only on this machine in dev mode: {only}"));
+        }
+        let least = self.streams.max_append_bytes.saturating_mul(limits::BODY_BYTES_PROJECT_PART);
+        if self.limits.body_bytes_in_flight < least {
+            let why = "a project has a quarter, and the largest append must fit into it";
+            wrong(
+                "limits.body_bytes_in_flight",
+                format!("must be at least {least}, four times streams.max_append_bytes: {why}"),
+            );
         }
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => wrong("tls.cert", "needs tls.key, which is missing".to_owned()),

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use tidings_api::Front;
 use tidings_api::live::{self, Feed, RawSocket};
 use tidings_model::limits;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Headers that one request may have here; hyper serves those with more.
@@ -91,7 +91,10 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
 }
 
 /// An answer that does not stay: sent whole, and the connection ends.
-pub async fn refuse(mut socket: TcpStream, response: Response<Body>) -> io::Result<()> {
+pub async fn refuse(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    response: Response<Body>,
+) -> io::Result<()> {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let response = Response::from_parts(parts, Body::empty());

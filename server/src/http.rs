@@ -9,23 +9,25 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::response::IntoResponse;
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::header::{self, HeaderValue};
 use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
-use hyper::header::{self, HeaderValue};
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tidings_api::live::Conduit;
-use tidings_api::{Answering, Front, Scheme};
+use tidings_api::{Answering, ApiError, Front, Scheme, transfer_encoding_unknown};
 use tidings_engine::LimitHits;
 use tidings_model::limits::{self, Limit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connections::{ConnectionOptions, no_room};
+use crate::early;
 use crate::pool::{Counted, InProgress, Seat};
-use crate::progress::Progress;
+use crate::progress::{Progress, Withheld};
 
 /// Which HTTP a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +76,16 @@ impl Http {
         let mut http1 = http1::Builder::new();
         // Runs while a connection waits for the head of its next request. The first one has its own deadline.
         http1.timer(TokioTimer::new()).header_read_timeout(options.idle_timeout).max_header_size(head_bytes);
+        // Whoever closes its side after a request is answered. Where an answer stays, `Progress` sees that it has.
+        http1.half_close(true);
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
             .keep_alive_interval(limits::HTTP2_PING_INTERVAL)
             .keep_alive_timeout(limits::HTTP2_PING_TIMEOUT)
             .max_concurrent_streams(limits::HTTP2_STREAMS)
+            .initial_stream_window_size(limits::HTTP2_STREAM_WINDOW)
+            .initial_connection_window_size(limits::HTTP2_CONNECTION_WINDOW)
             .max_pending_accept_reset_streams(limits::HTTP2_PENDING_RESETS)
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
@@ -118,22 +124,54 @@ impl Http {
             conduit: conduit.clone(),
         };
         let io = Progress::new(opened.io, self.write_timeout, self.limit_hits.clone());
-        let io = TokioIo::new(io);
         let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
         match opened.version {
             Version::One => {
+                let withheld = Withheld::default();
+                let io = TokioIo::new(io.telling(conduit.clone(), withheld.clone()));
                 // In memory of its own: a task has room for the largest of all ways it may go.
                 let mut connection = Box::pin(self.http1.serve_connection(io, routes).with_upgrades());
-                life.live(connection.as_mut(), |it| it.graceful_shutdown(), std::future::pending()).await;
+                let never = std::future::pending();
+                let ended = life.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
+                if let Some((status, io)) = withheld.take() {
+                    Box::pin(refuse(io, status, ended.err(), &seat)).await;
+                }
             }
             Version::Two => {
-                let mut connection = Box::pin(self.http2.serve_connection(io, routes));
+                let mut connection = Box::pin(self.http2.serve_connection(TokioIo::new(io), routes));
                 let idle = activity.idle(self.idle_timeout);
-                life.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
+                let _ = life.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
             }
         }
         // If anything is left of it, that is a WebSocket.
         seat.upgrade();
+    }
+}
+
+/// Tells the client of a request that hyper could not read what is wrong with it.
+async fn refuse(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    status: u16,
+    error: Option<hyper::Error>,
+    seat: &Seat,
+) {
+    let error = error.map(|error| error.to_string()).unwrap_or_default();
+    let told = match status {
+        // There is no other way to know which header it was.
+        400 if error.contains("invalid transfer-encoding") => transfer_encoding_unknown(),
+        status => {
+            let (status, code) = match status {
+                414 => (StatusCode::URI_TOO_LONG, "uri_too_long"),
+                431 => (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large"),
+                _ => (StatusCode::BAD_REQUEST, "malformed_request"),
+            };
+            ApiError::new(status, code, format_args!("the request cannot be read: {error}"))
+        }
+    };
+    let refusing = timeout(limits::HEAD_TIMEOUT, early::refuse(io, told.into_response()));
+    tokio::select! {
+        _ = refusing => {}
+        () = seat.is_told_to_leave() => {}
     }
 }
 
@@ -153,7 +191,7 @@ impl Life<'_> {
         mut connection: Pin<&mut C>,
         finish: fn(Pin<&mut C>),
         idle: impl Future<Output = ()>,
-    ) {
+    ) -> Result<(), hyper::Error> {
         let mut idle = pin!(idle);
         let mut head_due = pin!(sleep_until(self.head_due));
         let mut first = First::Awaited;
@@ -162,23 +200,24 @@ impl Life<'_> {
         loop {
             let leave_by = leave_due.unwrap_or_else(Instant::now);
             tokio::select! {
-                ended = connection.as_mut() => return self.http.note(ended),
+                ended = connection.as_mut() => return self.http.noted(ended),
                 () = head_due.as_mut(), if first == First::Awaited => {
                     if !self.activity.has_begun() {
-                        return self.http.limit_hits.count(Limit::HeadTime);
+                        self.http.limit_hits.count(Limit::HeadTime);
+                        return Ok(());
                     }
                     first = First::Came;
                 }
                 _ = self.stopping.wait_for(|&stopping| stopping), if !ending => {
                     if !self.activity.has_begun() {
-                        return;
+                        return Ok(());
                     }
                     finish(connection.as_mut());
                     ending = true;
                 }
                 () = self.activity.seat.is_told_to_leave(), if leave_due.is_none() => {
                     if !self.activity.has_begun() {
-                        return;
+                        return Ok(());
                     }
                     if !ending {
                         finish(connection.as_mut());
@@ -189,12 +228,13 @@ impl Life<'_> {
                 () = sleep_until(leave_by), if leave_due.is_some() => {
                     // A request that came just then is answered.
                     if self.activity.seat.is_idle() {
-                        return;
+                        return Ok(());
                     }
                     leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
                 }
                 () = self.conduit.is_cut() => {
-                    return tracing::debug!("a connection was cut: its reader took nothing");
+                    tracing::debug!("a connection was cut: its reader took nothing");
+                    return Ok(());
                 }
                 () = idle.as_mut(), if !ending => {
                     self.http.limit_hits.count(Limit::IdleTime);
@@ -213,14 +253,16 @@ enum First {
 }
 
 impl Http {
-    fn note(&self, ended: Result<(), hyper::Error>) {
-        let Err(error) = ended else { return };
-        if error.is_parse_too_large() {
-            self.limit_hits.count(Limit::HeaderBytes);
-        } else if error.is_timeout() {
-            self.limit_hits.count(Limit::IdleTime);
-        }
-        tracing::debug!(%error, "a connection ended badly");
+    /// How a connection ended, counted and logged.
+    fn noted(&self, ended: Result<(), hyper::Error>) -> Result<(), hyper::Error> {
+        ended.inspect_err(|error| {
+            if error.is_parse_too_large() {
+                self.limit_hits.count(Limit::HeaderBytes);
+            } else if error.is_timeout() {
+                self.limit_hits.count(Limit::IdleTime);
+            }
+            tracing::debug!(%error, "a connection ended badly");
+        })
     }
 }
 
@@ -318,7 +360,7 @@ impl Future for BusyFuture {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut response = ready!(Pin::new(&mut self.answering).poll(cx))?;
         let open = self.open.take();
-        let switches = response.status() == hyper::StatusCode::SWITCHING_PROTOCOLS;
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if self.closes && !switches && open.as_ref().is_none_or(|open| open.in_progress.is_last()) {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }

@@ -16,6 +16,8 @@ pub struct LimitOptions {
     pub connections: usize,
     /// Bytes of a request's head.
     pub header_bytes: usize,
+    /// Memory that the bodies of all requests in progress take; those of one project a quarter of it.
+    pub body_bytes_in_flight: usize,
     /// How long the first request's head of a connection may take.
     pub head_timeout: Duration,
     /// How long a connection may stay without a request.
@@ -30,6 +32,7 @@ impl Default for LimitOptions {
             requests_per_second: limits::REQUESTS_PER_SECOND,
             connections: limits::CONNECTIONS,
             header_bytes: limits::HEADER_BYTES,
+            body_bytes_in_flight: limits::BODY_BYTES_IN_FLIGHT,
             head_timeout: limits::HEAD_TIMEOUT,
             idle_timeout: limits::IDLE_TIMEOUT,
             write_timeout: limits::WRITE_TIMEOUT,

@@ -153,7 +153,8 @@ impl Pool {
         places.reserve.retain(|seat| seat.strong_count() > 0);
         let reserve: Vec<_> = places.reserve.iter().filter_map(Weak::upgrade).collect();
         let idle = reserve.iter().filter_map(|seat| Some((seat.idle_since(Class::Reserve)?, seat)));
-        let told = idle.min_by_key(|(since, _)| *since).is_some_and(|(since, seat)| seat.tell_to_leave(since));
+        let told =
+            idle.min_by_key(|(since, _)| *since).is_some_and(|(since, seat)| seat.tell_to_leave(since));
         if !told {
             self.evict(&mut places);
         }
@@ -201,9 +202,10 @@ impl Pool {
                 }
             }
             places.seats.retain(|seat| seat.strong_count() > 0);
-            let idle = places.seats.iter().filter_map(|seat| {
-                Some((seat.upgrade()?.idle_since(Class::Regular)?, seat.clone()))
-            });
+            let idle = places
+                .seats
+                .iter()
+                .filter_map(|seat| Some((seat.upgrade()?.idle_since(Class::Regular)?, seat.clone())));
             let mut idle: Vec<_> = idle.collect();
             if idle.is_empty() {
                 return false;

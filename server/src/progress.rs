@@ -1,25 +1,113 @@
-//! A connection whose other side must take what it is sent: one that stops reading does not hold its answer for ever.
+//! A connection as hyper gets it. Its other side must take what it is sent: one that stops reading does not hold its answer
+//! for ever. While an answer stays on it, it is seen when the client goes. And what hyper itself says to a request that it
+//! cannot read is kept from the client, which is told more by whoever gets the connection back ([`Withheld`]).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tidings_api::live::Conduit;
 use tidings_engine::LimitHits;
 use tidings_model::limits::Limit;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Ends with an error when a write waits for longer than it may. One that nothing is written to may stay.
+/// A connection under hyper. Ends with an error when a write waits for longer than it may; one that nothing is written to may
+/// stay.
 pub struct Progress<I> {
-    io: I,
+    /// None when it was given back.
+    io: Option<I>,
     patience: Patience,
+    /// Where to tell that the client has closed its side.
+    conduit: Option<Conduit>,
+    /// What was read to see whether the client is there.
+    ahead: Ahead,
+    /// The status that hyper chose by itself, once it has, and where the connection is given back.
+    withheld: Option<(Option<u16>, Withheld<I>)>,
+}
+
+/// What comes of a request that hyper cannot read.
+pub struct Withheld<I>(Arc<Mutex<Option<(u16, Box<I>)>>>);
+
+impl<I> Clone for Withheld<I> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<I> Default for Withheld<I> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<I> Withheld<I> {
+    /// The status that hyper chose, and the connection, on which nothing was said about it yet.
+    pub fn take(&self) -> Option<(u16, Box<I>)> {
+        self.0.lock().expect("nobody panics while holding it").take()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ahead {
+    Nothing,
+    /// The client said something, which is read first.
+    Byte(u8),
+    /// The client sends nothing more.
+    End,
 }
 
 impl<I> Progress<I> {
     /// Waits for at most so long until something is taken.
     pub fn new(io: I, timeout: Duration, limit_hits: LimitHits) -> Self {
-        Self { io, patience: Patience { timeout, limit_hits, waits: Waits::Not } }
+        let patience = Patience { timeout, limit_hits, waits: Waits::Not };
+        Self { io: Some(io), patience, conduit: None, ahead: Ahead::Nothing, withheld: None }
+    }
+
+    /// The same under HTTP/1.1: tells a conduit when the client has closed its side, and gives the connection back when hyper
+    /// cannot read a request.
+    #[must_use]
+    pub fn telling(self, conduit: Conduit, withheld: Withheld<I>) -> Self {
+        Self { conduit: Some(conduit), withheld: Some((None, withheld)), ..self }
+    }
+
+    /// Whether these bytes are hyper's own answer, which is kept from the client.
+    fn withholds(&mut self, bytes: &[u8]) -> bool {
+        let Some((status, _)) = &mut self.withheld else { return false };
+        *status = status.or(refusal_of_hyper(bytes));
+        status.is_some()
+    }
+}
+
+/// The status of an answer that hyper gives by itself: an error without a body. Ours have a request id.
+fn refusal_of_hyper(bytes: &[u8]) -> Option<u16> {
+    const BYTES_MAX: usize = 256;
+    let status = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3).filter(|status| status[0] == b'4')?;
+    let head = std::str::from_utf8(bytes.get(..bytes.len().min(BYTES_MAX))?).ok()?;
+    let bare = head.ends_with("\r\n\r\n") && head.contains("content-length: 0\r\n");
+    let ours = head.contains("x-request-id");
+    (bare && !ours).then(|| std::str::from_utf8(status).ok()?.parse().ok())?
+}
+
+impl<I: AsyncRead + Unpin> Progress<I> {
+    /// Looks whether the client is there while nobody else reads.
+    fn watch(&mut self, cx: &mut Context<'_>) {
+        let Some(conduit) = self.conduit.as_ref().filter(|conduit| conduit.is_watched()) else { return };
+        let Some(io) = self.io.as_mut().filter(|_| self.ahead == Ahead::Nothing) else { return };
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        let Poll::Ready(read) = Pin::new(io).poll_read(cx, &mut buffer) else { return };
+        self.ahead = match (read, buffer.filled()) {
+            (Ok(()), &[byte]) => Ahead::Byte(byte),
+            (Ok(()), _) | (Err(_), _) => {
+                conduit.leave();
+                // The answer is asked once more, and ends.
+                cx.waker().wake_by_ref();
+                Ahead::End
+            }
+        };
     }
 }
 
@@ -58,20 +146,39 @@ impl Patience {
     }
 }
 
+fn given_back<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+}
+
 impl<I: AsyncRead + Unpin> AsyncRead for Progress<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buffer)
+        match self.ahead {
+            Ahead::Nothing => {}
+            Ahead::Byte(_) if buffer.remaining() == 0 => return Poll::Ready(Ok(())),
+            Ahead::Byte(byte) => {
+                buffer.put_slice(&[byte]);
+                self.ahead = Ahead::Nothing;
+                return Poll::Ready(Ok(()));
+            }
+            Ahead::End => return Poll::Ready(Ok(())),
+        }
+        let Some(io) = &mut self.io else { return given_back() };
+        Pin::new(io).poll_read(cx, buffer)
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Progress<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.io).poll_write(cx, bytes);
-        self.patience.judge(cx, wrote)
+        if self.withholds(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
+        let wrote = Pin::new(io).poll_write(cx, bytes);
+        patience.judge(cx, wrote)
     }
 
     fn poll_write_vectored(
@@ -79,22 +186,34 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let wrote = Pin::new(&mut self.io).poll_write_vectored(cx, parts);
-        self.patience.judge(cx, wrote)
+        if parts.first().is_some_and(|first| self.withholds(first)) {
+            return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
+        }
+        let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
+        let wrote = Pin::new(io).poll_write_vectored(cx, parts);
+        patience.judge(cx, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        self.io.as_ref().is_some_and(AsyncWrite::is_write_vectored)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.patience.judge(cx, flushed)
+        self.watch(cx);
+        let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
+        let flushed = Pin::new(io).poll_flush(cx);
+        patience.judge(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-        self.patience.judge(cx, shut)
+        if let Self { io, withheld: Some((Some(status), withheld)), .. } = &mut *self
+            && let Some(io) = io.take()
+        {
+            *withheld.0.lock().expect("nobody panics while holding it") = Some((*status, Box::new(io)));
+        }
+        let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
+        let shut = Pin::new(io).poll_shutdown(cx);
+        patience.judge(cx, shut)
     }
 }
 
@@ -123,5 +242,20 @@ mod tests {
         io.write_all(b"1234").await.expect("there is room");
         let error = io.write_all(b"5").await.expect_err("nobody takes it");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn only_what_hyper_says_by_itself_is_kept_from_the_client() {
+        let bare = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        assert_eq!(refusal_of_hyper(bare.as_bytes()), Some(400));
+        for other in [
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 404 Not Found\r\nx-request-id: 1\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}",
+            "HTTP/1.1 4",
+            "",
+        ] {
+            assert_eq!(refusal_of_hyper(other.as_bytes()), None, "{other}");
+        }
     }
 }

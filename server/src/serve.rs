@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::{Api, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions};
+use tidings_api::{
+    Api, BodyBudget, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions,
+};
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, OpenError};
 use tidings_engine::deliver::Channels;
@@ -227,6 +229,7 @@ impl Server {
             drained,
             stage: stage.clone(),
             turnstile,
+            body_budget: BodyBudget::new(options.limits.body_bytes_in_flight, &metrics),
             observe,
             metrics_access,
             stopped_duty: duties.stopped(),

@@ -27,6 +27,9 @@ struct Shared {
 
 impl LiveBody {
     pub fn new(feed: Feed, clock: Arc<dyn Clock>, conduit: Option<Conduit>, lives: &Lives) -> Self {
+        if let Some(conduit) = &conduit {
+            conduit.watch(true);
+        }
         let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), conduit });
         lives.enter(shared.clone());
         Self(shared)
@@ -46,6 +49,9 @@ impl http_body::Body for LiveBody {
         let mut feed = shared.feed();
         // Being asked for more means that the last was taken.
         feed.taken();
+        if shared.conduit.as_ref().is_some_and(Conduit::has_left) {
+            feed.leave();
+        }
         if feed.poll_outbox(cx, || shared.clock.now()).is_pending() {
             return Poll::Pending;
         }
@@ -56,6 +62,9 @@ impl http_body::Body for LiveBody {
 impl Drop for LiveBody {
     fn drop(&mut self) {
         self.0.feed().abandon();
+        if let Some(conduit) = &self.0.conduit {
+            conduit.watch(false);
+        }
     }
 }
 

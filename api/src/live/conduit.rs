@@ -1,5 +1,6 @@
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidings_model::limits;
@@ -8,17 +9,26 @@ use tokio::sync::Notify;
 /// The connection under a request, put into it by whoever serves the connection.
 #[derive(Clone)]
 pub struct Conduit {
-    cut: Arc<Notify>,
+    line: Arc<Line>,
     /// Whether other requests may be under way on it.
     shared: bool,
     /// Counts the connection; held for as long as anything of it is used.
     held: Arc<dyn Any + Send + Sync>,
 }
 
+#[derive(Default)]
+struct Line {
+    cut: Notify,
+    /// An answer stays on it, so it is worth knowing whether the client is there.
+    watched: AtomicBool,
+    /// The client sends nothing more.
+    left: AtomicBool,
+}
+
 impl Conduit {
     /// A connection that is counted by what is held.
     pub fn new(held: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { cut: Arc::default(), shared: false, held }
+        Self { line: Arc::default(), shared: false, held }
     }
 
     /// The same, on which requests overlap.
@@ -34,12 +44,33 @@ impl Conduit {
 
     /// Asks for the connection to be cut.
     pub fn cut(&self) {
-        self.cut.notify_one();
+        self.line.cut.notify_one();
     }
 
     /// Resolves when somebody has asked for that.
     pub async fn is_cut(&self) {
-        self.cut.notified().await;
+        self.line.cut.notified().await;
+    }
+
+    /// An answer stays on it from now on, or does no longer.
+    pub(super) fn watch(&self, watched: bool) {
+        self.line.watched.store(watched, Ordering::Relaxed);
+    }
+
+    /// Whether an answer stays on it. Whoever has the connection then looks whether the client still does: nobody reads from
+    /// it, and nothing may be written for long.
+    pub fn is_watched(&self) -> bool {
+        self.line.watched.load(Ordering::Relaxed)
+    }
+
+    /// The client has closed its side. It may have gone, or wait for what there is.
+    pub fn leave(&self) {
+        self.line.left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client has closed its side.
+    pub(super) fn has_left(&self) -> bool {
+        self.line.left.load(Ordering::Relaxed)
     }
 
     /// What counts the connection.

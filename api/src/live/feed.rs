@@ -91,6 +91,8 @@ pub struct Feed {
     asked: Timestamp,
     /// When it was asked for the last time before something was sent.
     last_sent: Timestamp,
+    /// The client has closed its side: it hears what there is, and nothing that is still to come.
+    left: bool,
     /// There is nobody to send anything to.
     gone: bool,
     /// The connection knows that nothing more comes.
@@ -126,6 +128,7 @@ impl Feed {
             waiting,
             caught_up: false,
             moved: false,
+            left: false,
             gone: false,
             hung_up: false,
         }
@@ -166,8 +169,11 @@ impl Feed {
             let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push_frame(frame));
             let has_all = subscription.has_caught_up();
             match step {
-                Poll::Pending if self.caught_up || !has_all => return Poll::Pending,
+                Poll::Pending if !has_all => return Poll::Pending,
+                Poll::Pending if self.caught_up && self.left => self.end(End::Left, now()),
+                Poll::Pending if self.caught_up => return Poll::Pending,
                 Poll::Pending => match self.terms.manner.caught_up(self.outbox.reaches(), now()) {
+                    CaughtUp::NotYet if self.left => self.end(End::Left, now()),
                     CaughtUp::NotYet => return Poll::Pending,
                     CaughtUp::Silently => self.caught_up = true,
                     CaughtUp::Saying(words) => {
@@ -300,6 +306,17 @@ impl Feed {
             Wire::WebSocket(socket) => socket.close(&last_word.close, now),
         }
         self.take_owed();
+    }
+
+    /// The client has closed its side. It is sent what there is, in case it still listens; a WebSocket ends with its own words,
+    /// so one that is closed without them is gone.
+    pub fn leave(&mut self) -> Ask {
+        self.left = true;
+        match &self.wire {
+            Wire::WebSocket(_) => Ask::Cut,
+            Wire::Plain | Wire::Chunked if self.hung_up => Ask::Cut,
+            Wire::Plain | Wire::Chunked => Ask::Send,
+        }
     }
 
     /// Lets go of its subscription: the connection is gone.

@@ -37,6 +37,8 @@ pub struct Socket {
     sending: AtomicU8,
     /// The kernel takes no more for now; the task waits for it.
     blocked: AtomicBool,
+    /// The client has closed its side.
+    left: AtomicBool,
     /// The connection is of no use any more.
     over: AtomicBool,
     task: AtomicWaker,
@@ -52,6 +54,7 @@ impl Socket {
             feed: Mutex::new(feed),
             sending: AtomicU8::new(0),
             blocked: AtomicBool::new(false),
+            left: AtomicBool::new(false),
             over: AtomicBool::new(false),
             task: AtomicWaker::new(),
         });
@@ -89,6 +92,8 @@ impl Socket {
                         self.blocked.store(true, Ordering::SeqCst);
                         self.task.wake();
                     }
+                    // Whoever has closed its side already need not be waited for.
+                    Ok(Sent::LastWord) if self.left.load(Ordering::SeqCst) => self.finish(),
                     Ok(Sent::LastWord) => self.hang_up(),
                     Err(_) => self.finish(),
                 }
@@ -136,7 +141,7 @@ impl Socket {
         self.stream.try_write_vectored(outbox.fill(&mut [IoSlice::new(&[]); PIECES]))
     }
 
-    /// Takes what the client says, until it goes.
+    /// Takes what the client says, until it goes. One that has closed its side may still listen.
     fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.stream.poll_read_ready(cx) {
@@ -146,7 +151,14 @@ impl Socket {
             }
             let mut bytes = [0; READ_BYTES];
             match self.stream.try_read(&mut bytes) {
-                Ok(0) => return Poll::Ready(()),
+                Ok(0) => {
+                    if self.feed().leave() == Ask::Cut {
+                        return Poll::Ready(());
+                    }
+                    self.left.store(true, Ordering::SeqCst);
+                    self.send();
+                    return Poll::Pending;
+                }
                 Ok(count) => {
                     let ask = self.feed().heard(&bytes[..count], self.clock.now());
                     if ask == Ask::Send {
@@ -230,7 +242,11 @@ impl Future for Serving {
         socket.task.register(cx.waker());
         socket.send();
         loop {
-            if socket.over.load(Ordering::SeqCst) || socket.poll_read(cx).is_ready() {
+            let reading = match socket.left.load(Ordering::SeqCst) {
+                true => Poll::Pending,
+                false => socket.poll_read(cx),
+            };
+            if socket.over.load(Ordering::SeqCst) || reading.is_ready() {
                 return Poll::Ready(());
             }
             if !socket.blocked.load(Ordering::SeqCst) {

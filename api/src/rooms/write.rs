@@ -176,7 +176,8 @@ pub async fn write_to(
     // Before the body: who may not write need not send it.
     let pass = visitor.pass.clone();
     let guest = visitor.into_room(api, &room).await?;
-    let body = body::bytes(sent, api.streams.options().max_append_bytes, &*api.stage.clock).await?;
+    let intake = api.intake(Some(project));
+    let (body, _reserved) = body::bytes(sent, api.streams.options().max_append_bytes, intake).await?;
     let Bodies { events, is_array } = read_events(&body, api.rooms.options().payload_bytes)?;
     caller.may_still(&pass).await?;
     // Who manages rooms has no seat, and may write for others.
@@ -279,7 +280,8 @@ pub async fn change_members(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
-    let sent = body::bytes(sent, limits::MEMBERS_BODY_BYTES, &*api.stage.clock).await?;
+    let (sent, _reserved) =
+        body::bytes(sent, limits::MEMBERS_BODY_BYTES, api.intake(Some(&project))).await?;
     let SentMembers { add, remove } = body::parse_json(&sent)?;
     caller.may_still(&visitor.pass).await?;
     let most = api.rooms.options().max_members;
@@ -423,7 +425,8 @@ pub async fn write_seen(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
-    let SeenBody { cursor, device_id, force } = json_body(&api, sent, limits::SEEN_BODY_BYTES).await?;
+    let SeenBody { cursor, device_id, force } =
+        json_body(&api, &project, sent, limits::SEEN_BODY_BYTES).await?;
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
 }
 
@@ -439,7 +442,7 @@ pub async fn update_cursor(State(api): State<Api>, caller: Caller, sent: Body) -
     let project = caller.project_named();
     caller.is_known_in(&project).await?;
     let CursorBody { convo_id, cursor, device_id, force } =
-        json_body(&api, sent, limits::SEEN_BODY_BYTES).await?;
+        json_body(&api, &project, sent, limits::SEEN_BODY_BYTES).await?;
     let (visitor, room, ()) = admit(&caller, &project, Action::Read, &convo_id, Ok(())).await?;
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
 }
@@ -473,6 +476,11 @@ fn seen_answer(seen: &Seen, device: Option<&DeviceId>) -> Response {
     (UNCACHED, Json(answer)).into_response()
 }
 
-async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body, limit: usize) -> Result<T, Refusal> {
-    Ok(body::json(sent, limit, &*api.stage.clock).await?)
+async fn json_body<T: DeserializeOwned>(
+    api: &Api,
+    project: &ProjectId,
+    sent: Body,
+    limit: usize,
+) -> Result<T, Refusal> {
+    Ok(body::json(sent, limit, api.intake(Some(project))).await?)
 }

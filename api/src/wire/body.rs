@@ -1,45 +1,70 @@
-//! Bodies: whole, within a size, and in time.
+//! Bodies: whole, within a size, within what all of them may take together, and in time.
 
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tidings_engine::Clock;
-use tidings_model::Timestamp;
+use tidings_model::ProjectId;
 use tidings_model::limits::{self, Limit};
 
+use crate::budget::{BodyBudget, Reserved};
 use crate::error::ApiError;
 
-/// The whole body, if it is within the limit and comes in time.
+/// What is needed to take bodies in.
+pub struct Intake<'a> {
+    /// Measures how long they take.
+    pub clock: &'a dyn Clock,
+    /// The memory for them.
+    pub budget: &'a Arc<BodyBudget>,
+    /// Whose they are.
+    pub project: Option<&'a ProjectId>,
+}
+
+/// The whole body, if it is within the limit, there is memory for it and it comes in time. The memory is reserved until what
+/// is returned with it is dropped, which is when the request has been answered.
 ///
 /// One that says that it is larger is refused before any of it is asked for: a client that waits until it is told to go on
 /// need not send it. What of a refused body is read on is not decided here, see `upload`.
-pub async fn bytes<B>(body: B, limit: usize, clock: &dyn Clock) -> Result<Bytes, ApiError>
+pub async fn bytes<B>(body: B, limit: usize, intake: Intake<'_>) -> Result<(Bytes, Reserved), ApiError>
 where
     B: http_body::Body<Data = Bytes>,
 {
-    if body.size_hint().lower() > limit as u64 {
+    let Intake { clock, budget, project } = intake;
+    // One for which there can never be memory is too large, however much others hold.
+    let limit = limit.min(budget.limit_of(project));
+    let hint = body.size_hint();
+    if hint.lower() > limit as u64 {
         return Err(too_large(limit));
     }
+    let announced = hint.upper().and_then(|upper| usize::try_from(upper).ok()).unwrap_or(limit);
     let mut body = pin!(body);
-    let began = clock.now();
-    let (mut all, mut received) = (Collected::default(), 0);
+    let mut all = Collected::new(announced.min(limit), budget.open(project));
+    let (began, mut received) = (clock.elapsed(), 0);
+    // Since when no byte has come.
+    let mut quiet_since = None;
     loop {
         let frame = match soon(body.as_mut()).await {
             Some(frame) => frame,
-            None => tokio::select! {
-                biased;
-                frame = body.frame() => frame,
-                () = clock.sleep_until(due(began, received)) => return Err(too_slow()),
-            },
+            None => {
+                let now = clock.elapsed();
+                let stall = limits::BODY_STALL.saturating_sub(now - *quiet_since.get_or_insert(now));
+                let whole = time_for(received).saturating_sub(now.saturating_sub(began));
+                tokio::select! {
+                    biased;
+                    frame = body.frame() => frame,
+                    () = clock.sleep(stall.min(whole)) => return Err(too_slow()),
+                }
+            }
         };
         match frame {
-            None => return Ok(all.into_bytes()),
+            None => return Ok(all.finish()),
             Some(Err(_)) => {
                 let message = "the body ended before it was complete";
                 return Err(ApiError::bad_request("body_incomplete", message));
@@ -47,11 +72,15 @@ where
             Some(Ok(frame)) => {
                 // Trailers say nothing to us.
                 let part = frame.into_data().unwrap_or_default();
-                received = received.saturating_add(part.len());
+                if part.is_empty() {
+                    continue;
+                }
+                quiet_since = None;
+                received += part.len();
                 if received > limit {
                     return Err(too_large(limit));
                 }
-                all.push(part);
+                all.push(part)?;
             }
         }
     }
@@ -61,9 +90,10 @@ where
 pub async fn json<T: DeserializeOwned>(
     body: impl http_body::Body<Data = Bytes>,
     limit: usize,
-    clock: &dyn Clock,
+    intake: Intake<'_>,
 ) -> Result<T, ApiError> {
-    parse_json(&bytes(body, limit, clock).await?)
+    let (body, _reserved) = bytes(body, limit, intake).await?;
+    parse_json(&body)
 }
 
 /// An object in JSON.
@@ -105,9 +135,9 @@ async fn soon<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>) -> Option
     .await
 }
 
-/// When more than so many bytes must have come.
-fn due(began: Timestamp, size: usize) -> Timestamp {
-    began + limits::BODY_GRACE + Duration::from_secs(size as u64 / limits::BODY_BYTES_PER_SECOND_MIN)
+/// How long so many bytes may take.
+fn time_for(size: usize) -> Duration {
+    limits::BODY_GRACE + Duration::from_secs(size as u64 / limits::BODY_BYTES_PER_SECOND_MIN)
 }
 
 fn too_large(limit: usize) -> ApiError {
@@ -117,7 +147,8 @@ fn too_large(limit: usize) -> ApiError {
 
 fn too_slow() -> ApiError {
     let message = format!(
-        "a body comes within {} s and after that with {} bytes a second at least",
+        "a body never pauses for {} s; it comes within {} s and after that with {} bytes a second at least",
+        limits::BODY_STALL.as_secs(),
         limits::BODY_GRACE.as_secs(),
         limits::BODY_BYTES_PER_SECOND_MIN
     );
@@ -126,26 +157,54 @@ fn too_slow() -> ApiError {
 
 /// Parts of a body, in memory of their own: what comes from the socket lies in a buffer many times its size, which would
 /// be kept as long as the record is.
-#[derive(Default)]
 struct Collected {
     only: Bytes,
-    joined: BytesMut,
+    joined: Vec<u8>,
+    /// Bytes that there will be at most.
+    most: usize,
+    reserved: Reserved,
 }
 
 impl Collected {
-    fn push(&mut self, part: Bytes) {
-        if self.only.is_empty() && self.joined.is_empty() {
-            self.only = part;
-            return;
-        }
-        if self.joined.is_empty() {
-            self.joined.extend_from_slice(&std::mem::take(&mut self.only));
-        }
-        self.joined.extend_from_slice(&part);
+    fn new(most: usize, reserved: Reserved) -> Self {
+        Self { only: Bytes::new(), joined: Vec::new(), most, reserved }
     }
 
-    fn into_bytes(self) -> Bytes {
-        if self.joined.is_empty() { Bytes::copy_from_slice(&self.only) } else { self.joined.freeze() }
+    fn push(&mut self, part: Bytes) -> Result<(), ApiError> {
+        if self.only.is_empty() && self.joined.is_empty() {
+            self.reserved.grow_to(part.len())?;
+            self.only = part;
+            return Ok(());
+        }
+        if self.joined.is_empty() {
+            self.make_room(self.only.len() + part.len())?;
+            self.joined.extend_from_slice(&std::mem::take(&mut self.only));
+        }
+        self.make_room(self.joined.len() + part.len())?;
+        self.joined.extend_from_slice(&part);
+        Ok(())
+    }
+
+    /// Twice the room there was, so that a body is not copied for each of its parts, but never more than there will be.
+    fn make_room(&mut self, needed: usize) -> Result<(), ApiError> {
+        let room = self.joined.capacity();
+        if needed > room {
+            let room = (2 * room).min(self.most).max(needed);
+            self.reserved.grow_to(room)?;
+            self.joined.reserve_exact(room - self.joined.len());
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> (Bytes, Reserved) {
+        let bytes = if self.joined.is_empty() {
+            Bytes::copy_from_slice(&self.only)
+        } else {
+            // A record may be kept for long, and would keep all of the room.
+            self.joined.shrink_to_fit();
+            Bytes::from(self.joined)
+        };
+        (bytes, self.reserved)
     }
 }
 
@@ -153,8 +212,11 @@ impl Collected {
 mod tests {
     use super::*;
     use axum::body::Body;
+    use axum::response::IntoResponse;
     use futures_util::stream;
-    use tidings_engine::ManualClock;
+    use tidings_engine::{ManualClock, Metrics};
+    use tidings_model::Timestamp;
+    use tokio::sync::mpsc;
 
     fn clock() -> ManualClock {
         ManualClock::at(Timestamp::from_millis(1000))
@@ -165,30 +227,92 @@ mod tests {
         Body::from_stream(stream::iter(parts))
     }
 
-    #[tokio::test]
-    async fn parts_are_joined_up_to_the_limit() {
-        for (parts, whole) in [(vec![], ""), (vec!["abc"], "abc"), (vec!["", "a", "", "bc", "d"], "abcd")] {
-            assert_eq!(bytes(body(&parts), 4, &clock()).await.expect("within the limit"), whole);
-        }
-        for beyond in [vec!["abc", "de"], vec!["abc", "def", "ghi", "never read"], vec!["abcde"]] {
-            let refused = bytes(body(&beyond), 4, &clock()).await.expect_err("beyond the limit");
-            assert_eq!(axum::response::IntoResponse::into_response(refused).status(), 413);
-        }
-        let known = http_body_util::Full::new(Bytes::from_static(b"abcde"));
-        assert!(bytes(known, 4, &clock()).await.is_err());
+    async fn collected<B>(body: B, limit: usize, memory: usize) -> Result<(Bytes, Reserved), ApiError>
+    where
+        B: http_body::Body<Data = Bytes>,
+    {
+        let (clock, budget) = (clock(), BodyBudget::new(memory, &Metrics::new()));
+        bytes(body, limit, Intake { clock: &clock, budget: &budget, project: None }).await
     }
 
     #[tokio::test]
-    async fn a_body_that_stalls_is_given_up_when_its_time_is_over() {
-        let clock = clock();
-        let waits = clock.clone();
-        let stalled = tokio::spawn(async move {
-            bytes(Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>()), 4, &waits).await
-        });
-        while clock.sleepers() == 0 {
-            tokio::task::yield_now().await;
+    async fn parts_are_joined_up_to_the_limit() {
+        for (parts, whole) in [(vec![], ""), (vec!["abc"], "abc"), (vec!["", "a", "", "bc", "d"], "abcd")] {
+            assert_eq!(collected(body(&parts), 4, 4).await.ok().expect("within the limit").0, whole);
         }
-        clock.advance(limits::BODY_GRACE);
-        assert!(stalled.await.expect("no panic").is_err());
+        for beyond in [vec!["abc", "de"], vec!["abc", "def", "ghi", "never read"], vec!["abcde"]] {
+            let refused = collected(body(&beyond), 4, 100).await.err().expect("beyond the limit");
+            assert_eq!(refused.into_response().status(), 413);
+        }
+        let known = http_body_util::Full::new(Bytes::from_static(b"abcde"));
+        assert!(collected(known, 4, 100).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn what_there_is_no_memory_for_is_refused_and_leaves_nothing_behind() {
+        let (clock, budget) = (clock(), BodyBudget::new(6, &Metrics::new()));
+        let intake = || Intake { clock: &clock, budget: &budget, project: None };
+        let (first, reserved) =
+            bytes(body(&["ab", "cd"]), 100, intake()).await.ok().expect("there is memory");
+        assert_eq!(first, "abcd");
+        let refused = bytes(body(&["ab", "c"]), 100, intake()).await.err().expect("two bytes are left");
+        let refused = refused.into_response();
+        assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
+        drop(reserved);
+        assert!(bytes(body(&["abc", "def"]), 100, intake()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_pauses_is_given_up_whatever_came_before() {
+        let clock = clock();
+        let (waits, budget) = (clock.clone(), BodyBudget::new(1000, &Metrics::new()));
+        let (parts, mut sent) = mpsc::unbounded_channel::<Bytes>();
+        let stalled = tokio::spawn(async move {
+            let sent =
+                stream::poll_fn(move |cx| sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>)));
+            let intake = Intake { clock: &waits, budget: &budget, project: None };
+            bytes(Body::from_stream(sent), 1000, intake).await.err().expect("it pauses").into_response()
+        });
+        for part in ["abc", "", "def"] {
+            while clock.sleepers() == 0 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(limits::BODY_STALL - Duration::from_millis(1));
+            assert_eq!(clock.sleepers(), 1, "it may still come");
+            parts.send(Bytes::from(part)).expect("it is awaited");
+            // Nothing is not a byte.
+            if part.is_empty() {
+                break;
+            }
+            while clock.sleepers() == 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(stalled.await.expect("no panic").status(), 408);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_trickles_is_given_up_when_its_time_is_over() {
+        let clock = clock();
+        let (waits, budget) = (clock.clone(), BodyBudget::new(1000, &Metrics::new()));
+        let (parts, mut sent) = mpsc::unbounded_channel::<Bytes>();
+        let trickling = tokio::spawn(async move {
+            let sent =
+                stream::poll_fn(move |cx| sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>)));
+            let intake = Intake { clock: &waits, budget: &budget, project: None };
+            bytes(Body::from_stream(sent), 1000, intake).await.err().expect("too slow").into_response()
+        });
+        for _ in 0..limits::BODY_GRACE.as_secs() / 5 {
+            while clock.sleepers() == 0 && !trickling.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            let _ = parts.send(Bytes::from_static(b"x"));
+            while clock.sleepers() == 1 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(5));
+        }
+        assert_eq!(trickling.await.expect("no panic").status(), 408);
     }
 }

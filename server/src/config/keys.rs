@@ -170,6 +170,9 @@ pub const KEYS: &[Key] = &[
     key("limits.header_bytes", |config, given| {
         given.count(8192..=MIB).map(|bytes| config.limits.header_bytes = bytes)
     }),
+    key("limits.body_bytes_in_flight", |config, given| {
+        given.count(MIB..=1024 * 1024 * MIB).map(|bytes| config.limits.body_bytes_in_flight = bytes)
+    }),
     key("store.commit_window_us", |config, given| {
         let window = given.number(0..=1_000_000)?;
         config.commit_window = Duration::from_micros(window);

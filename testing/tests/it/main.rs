@@ -1,6 +1,7 @@
 //! What a user of the server sees, a file per promise.
 
 mod access;
+mod bodies;
 mod browser;
 mod client;
 mod command_line;
@@ -14,6 +15,7 @@ mod durability;
 mod forks;
 mod duties;
 mod fuzz;
+mod heads;
 mod limits;
 mod listing;
 mod live;

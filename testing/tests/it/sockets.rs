@@ -48,7 +48,7 @@ async fn close_of(client: &mut Client) -> (u16, String) {
     }
 }
 
-async fn nobody_is_left(server: &Harness) {
+pub(crate) async fn nobody_is_left(server: &Harness) {
     until("no live answer is left", || server.server().lives().is_empty()).await;
     until("no channel is left", || server.server().channels().is_empty()).await;
     until("nobody listens", || server.bus().listened() == 0).await;

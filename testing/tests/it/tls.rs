@@ -20,13 +20,13 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
 /// A certificate for `localhost` with its key, in files.
-struct Files {
+pub(crate) struct Files {
     folder: TempDir,
     certificate: CertificateDer<'static>,
 }
 
 impl Files {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         let certificate = Self::write(folder.path());
         Self { folder, certificate }
@@ -45,7 +45,7 @@ impl Files {
         self.certificate = Self::write(self.folder.path());
     }
 
-    fn options(&self) -> TlsOptions {
+    pub(crate) fn options(&self) -> TlsOptions {
         TlsOptions {
             certificate: self.folder.path().join("cert.pem"),
             key: self.folder.path().join("key.pem"),
@@ -53,7 +53,11 @@ impl Files {
     }
 
     /// Connects as a client that trusts the certificate and offers these protocols.
-    async fn connect(&self, address: &str, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn connect(
+        &self,
+        address: &str,
+        protocols: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone()).expect("a certificate");
         let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -1,0 +1,166 @@
+//! Memory for the bodies of requests: so much for the server, a quarter of that for each project.
+//!
+//! What a body takes is reserved as it arrives, not by what its head announces, and given back when the request has been
+//! answered or its client has gone. Without that, a few clients that send slowly would hold all of the memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::http::{StatusCode, header};
+use tidings_engine::Metrics;
+use tidings_engine::metrics::{Gauge, Name};
+use tidings_model::ProjectId;
+use tidings_model::limits::{self, Limit};
+
+use crate::error::ApiError;
+
+/// When to come again to a server that holds as many bodies as it can, in seconds.
+const RETRY_SECONDS: u32 = 1;
+
+/// What bodies may take, and what they take.
+pub struct BodyBudget {
+    /// Bytes of all bodies together.
+    limit: usize,
+    in_flight: Gauge,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// Bytes of all bodies.
+    all: usize,
+    /// Bytes by project. Only of those that have some, so there are at most as many as requests.
+    projects: HashMap<ProjectId, usize>,
+}
+
+impl BodyBudget {
+    /// So many bytes, shown in the metrics.
+    pub fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
+        let name = Name {
+            name: "tidings_body_bytes_in_flight",
+            help: "Memory held by bodies of requests that are not answered yet.",
+        };
+        Arc::new(Self { limit, in_flight: metrics.gauge(name, &[]), taken: Mutex::default() })
+    }
+
+    /// Bytes that the bodies of a project take at most, or of all where there is none.
+    pub fn limit_of(&self, project: Option<&ProjectId>) -> usize {
+        project.map_or(self.limit, |_| self.limit / limits::BODY_BYTES_PROJECT_PART)
+    }
+
+    /// A body of which nothing has come yet. Those that administer belong to no project.
+    pub fn open(self: &Arc<Self>, project: Option<&ProjectId>) -> Reserved {
+        Reserved { budget: self.clone(), project: project.cloned(), bytes: 0 }
+    }
+
+    fn take(&self, project: Option<&ProjectId>, more: usize) -> Result<(), ApiError> {
+        let mut taken = self.taken();
+        if taken.all.saturating_add(more) > self.limit {
+            return Err(full("the bodies of all requests take", self.limit));
+        }
+        if let Some(project) = project {
+            let limit = self.limit_of(Some(project));
+            let before = taken.projects.get(project).copied().unwrap_or(0);
+            if before.saturating_add(more) > limit {
+                return Err(full("the bodies of a project's requests take", limit));
+            }
+            match taken.projects.get_mut(project) {
+                Some(bytes) => *bytes += more,
+                None => drop(taken.projects.insert(project.clone(), more)),
+            }
+        }
+        taken.all += more;
+        self.show(&taken);
+        Ok(())
+    }
+
+    fn give_back(&self, project: Option<&ProjectId>, bytes: usize) {
+        let mut taken = self.taken();
+        taken.all -= bytes;
+        if let Some(project) = project
+            && let Some(left) = taken.projects.get_mut(project)
+        {
+            *left -= bytes;
+            if *left == 0 {
+                taken.projects.remove(project);
+            }
+        }
+        self.show(&taken);
+    }
+
+    fn show(&self, taken: &Taken) {
+        self.in_flight.set(i64::try_from(taken.all).unwrap_or(i64::MAX));
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().expect("nobody panics while holding it")
+    }
+}
+
+fn full(what: &str, limit: usize) -> ApiError {
+    let message = format!("{what} {limit} bytes at most, and others hold them; come again");
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    ApiError::over(Limit::BodyBytesInFlight, status, "too_many_bodies", message)
+        .with(header::RETRY_AFTER, RETRY_SECONDS)
+}
+
+/// Memory of one body. Given back when this is dropped, so it is kept until the request has been answered.
+#[must_use]
+pub struct Reserved {
+    budget: Arc<BodyBudget>,
+    project: Option<ProjectId>,
+    bytes: usize,
+}
+
+impl Reserved {
+    /// Makes it so many bytes in total. Never less than it was.
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
+        if let Some(more) = bytes.checked_sub(self.bytes).filter(|&more| more > 0) {
+            self.budget.take(self.project.as_ref(), more)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.project.as_ref(), self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn project(name: &str) -> ProjectId {
+        ProjectId::parse(name).expect("valid")
+    }
+
+    #[test]
+    fn a_project_has_a_quarter_and_the_server_the_whole() {
+        let metrics = Metrics::new();
+        let budget = BodyBudget::new(400, &metrics);
+        let held = |name: &str, bytes| {
+            let mut body = budget.open(Some(&project(name)));
+            body.grow_to(bytes).map(|()| body)
+        };
+        let first = held("a", 60).ok().expect("within the quarter");
+        assert!(held("a", 41).is_err(), "60 of 100 are taken");
+        let rest = held("a", 40).ok().expect("the rest of the quarter");
+        let others: Vec<_> = ["b", "c", "d"].map(|name| held(name, 100)).into_iter().collect();
+        assert!(others.iter().all(Result::is_ok));
+        assert!(held("e", 1).is_err(), "the server has no more");
+        assert!(budget.open(None).grow_to(1).is_err(), "not for administration either");
+        assert!(metrics.text().contains("tidings_body_bytes_in_flight 400\n"));
+        drop(first);
+        let mut small = held("e", 10).ok().expect("there is room again");
+        assert!(small.grow_to(61).is_err());
+        small.grow_to(60).expect("what it has counts once");
+        drop((small, rest, others));
+        let taken = budget.taken();
+        assert_eq!((taken.all, taken.projects.len()), (0, 0));
+    }
+}
