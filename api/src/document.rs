@@ -84,10 +84,15 @@ pub struct WriteRefusals;
 pub struct RoomRefusals;
 
 const ANY: &[(u16, &str)] = &[
-    (400, "The request cannot be understood."),
+    (400, "The request cannot be understood; `invalid_host`: it has no `Host`, or several."),
     (414, "`uri_too_long`: path and query are too long."),
+    (415, "`content_encoding_unsupported`: the body has a `Content-Encoding`."),
     (431, "`headers_too_large`: first line and headers are too large."),
+    (501, "`transfer_encoding_unknown`: a `Transfer-Encoding` other than `chunked`."),
 ];
+
+const NOT_NOW: &str = "`too_many_connections` or `too_many_bodies`: as much is in use as may be; `Retry-After` says when to come \
+    again.";
 
 const CALLER: &[(u16, &str)] = &[
     (
@@ -96,6 +101,7 @@ const CALLER: &[(u16, &str)] = &[
          nobody whom the server knows.",
     ),
     (403, "`wrong_project` or `forbidden`: somebody who may not do this."),
+    (503, NOT_NOW),
 ];
 
 const OURS: &[(u16, &str)] = &[(500, "`internal`: our fault.")];
@@ -123,7 +129,10 @@ const STREAM: &[(u16, &str)] = &[
         410,
         "`stream_gone`: the stream was deleted and is kept for its forks; `offset_trimmed`: what was asked is gone.",
     ),
-    (503, "`too_many_readers`, with `Retry-After`, or `contended`: not now."),
+    (
+        503,
+        "`too_many_readers`, `too_many_bodies` or `too_many_connections`, with `Retry-After`, or `contended`: not now.",
+    ),
 ];
 
 const SESSION: &[(u16, &str)] = &[
@@ -143,7 +152,7 @@ const SESSION: &[(u16, &str)] = &[
          when to come again.",
     ),
     (500, "`internal`: our fault."),
-    (503, "`contended`: not now."),
+    (503, "`too_many_bodies` or `too_many_connections`, with `Retry-After`, or `contended`: not now."),
     (507, "`no_space`: the store is out of space."),
 ];
 
@@ -191,6 +200,7 @@ const ROOM: &[(u16, &str)] = &[
     ),
     (413, "`PayloadTooLarge`: a payload, the body, or the number of events or members."),
     (414, "`uri_too_long`: path and query are too long."),
+    (415, "`content_encoding_unsupported`: the body has a `Content-Encoding`."),
     (426, "`InvalidRequest`: not asked as RFC 6455 asks for a WebSocket."),
     (
         429,
@@ -198,7 +208,8 @@ const ROOM: &[(u16, &str)] = &[
     ),
     (431, "`headers_too_large`: first line and headers are too large."),
     (500, "`Unavailable`: our fault."),
-    (503, "`Unavailable`: not now."),
+    (501, "`transfer_encoding_unknown`: a `Transfer-Encoding` other than `chunked`."),
+    (503, "`Unavailable`: not now, and as much is in use as may be; `Retry-After` says when to come again."),
     (505, "`InvalidRequest`: a WebSocket begins with HTTP/1.1."),
     (507, "`Unavailable`: the store is out of space."),
 ];

@@ -19,6 +19,7 @@ use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::{ProjectPath, Segments, StreamPath, refuse_reserved, unaliased};
 use crate::streams::appended_answer;
+use crate::to_the_end::to_the_end;
 use crate::wire::{body, header as names, request};
 
 /// What stands in a path as it is.
@@ -218,12 +219,17 @@ pub async fn publish(
     let pass = caller.may(Action::Publish, &stream).await?;
     let (parts, body) = request.into_parts();
     let intake = api.intake(Some(&stream.project));
-    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, &stream).await?;
-    let published = api.sessions.publish(&stream, &wanted).await?;
-    let mut answer = appended_answer(&published.appended, wanted.conditions.producer.as_ref());
+    let producer = wanted.conditions.producer.clone();
+    let publishing = async move {
+        let _reserved = reserved;
+        api.sessions.publish(&stream, &wanted).await
+    };
+    let published = to_the_end(publishing).await?;
+    let mut answer = appended_answer(&published.appended, producer.as_ref());
     put_fanout(answer.headers_mut(), &published.fanout);
     Ok(answer)
 }

@@ -25,6 +25,7 @@ use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
 use crate::path::{StreamPath, refuse_reserved};
 use crate::sse::{self, Encoding, Sse};
+use crate::to_the_end::to_the_end;
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
@@ -82,7 +83,7 @@ pub async fn create(
     refuse_reserved(&stream.id)?;
     let (parts, body) = request.into_parts();
     let intake = api.intake(Some(&stream.project));
-    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::create(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     // The answer tells of what is there.
@@ -95,7 +96,11 @@ pub async fn create(
     // Before anything is created: an answer that fails must not leave a stream behind.
     let location = location(&parts)?;
     let mut headers = HeaderMap::new();
-    let (status, found) = match api.streams.create(&stream, &wanted).await? {
+    let creating = async move {
+        let _reserved = reserved;
+        api.streams.create(&stream, &wanted).await
+    };
+    let (status, found) = match to_the_end(creating).await? {
         Created::New(found) => {
             headers.insert(header::LOCATION, location);
             (StatusCode::CREATED, found)
@@ -162,12 +167,17 @@ pub async fn append_to(
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Append, stream).await?;
     let intake = api.intake(Some(&stream.project));
-    let (body, _reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
     let wanted = request::append(headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, stream).await?;
     let producer = wanted.conditions.producer.clone();
-    let published = api.sessions.append(stream, &wanted).await?;
+    let (sessions, stream) = (api.sessions.clone(), stream.clone());
+    let appending = async move {
+        let _reserved = reserved;
+        sessions.append(&stream, &wanted).await
+    };
+    let published = to_the_end(appending).await?;
     Ok(appended_answer(&published.appended, producer.as_ref()))
 }
 

@@ -85,8 +85,10 @@ fn is_proper(request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     match (headers.get_all(header::HOST).iter().count(), request.version()) {
         (1, _) | (0, Version::HTTP_09 | Version::HTTP_10 | Version::HTTP_2 | Version::HTTP_3) => {}
-        (0, _) => return Err(ApiError::bad_request("host_required", "a request has a `Host`")),
-        (_, _) => return Err(ApiError::bad_request("invalid_host", "a request has one `Host`, not several")),
+        (count, _) => {
+            let message = format!("a request has exactly one `Host`, and this one has {count}");
+            return Err(ApiError::bad_request("invalid_host", message));
+        }
     }
     if headers.contains_key(header::TRANSFER_ENCODING)
         && only(headers, &header::TRANSFER_ENCODING)

@@ -5,22 +5,40 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidings_model::limits;
 
-/// Raises the soft limit on open files to the hard one, and returns how many connections fit below it. Says both in the
-/// log.
-pub fn connections_within(wanted: usize) -> usize {
-    let allowed = raise();
-    let connections = wanted.min(fitting(allowed));
-    if connections < wanted {
-        tracing::warn!(
-            open_files = allowed,
-            connections,
-            wanted,
-            "the limit on open files (ulimit -Hn, LimitNOFILE) allows fewer connections than limits.connections"
-        );
-    } else {
-        tracing::info!(open_files = allowed, connections, "limits of the process");
+/// What the process may have open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptors {
+    /// Open files and sockets.
+    allowed: usize,
+}
+
+impl Descriptors {
+    /// Raises the soft limit on open files to the hard one.
+    pub fn raised() -> Self {
+        Self { allowed: raise() }
     }
-    connections
+
+    /// So many connections, or as many as fit.
+    pub fn connections(self, wanted: usize) -> usize {
+        // Where there are very few descriptors, half is for connections.
+        let reserve = limits::DESCRIPTORS_RESERVED.min(self.allowed / 2);
+        wanted.min(self.allowed - reserve).max(1)
+    }
+
+    /// Says in the log how many there are, and how many connections.
+    pub fn log(self, wanted: usize) {
+        let (open_files, connections) = (self.allowed, self.connections(wanted));
+        if connections < wanted {
+            tracing::warn!(
+                open_files,
+                connections,
+                wanted,
+                "the limit on open files (ulimit -Hn, LimitNOFILE) allows fewer connections than limits.connections"
+            );
+        } else {
+            tracing::info!(open_files, connections, "limits of the process");
+        }
+    }
 }
 
 /// The limit on open files, raised as far as the system lets the process.
@@ -36,22 +54,17 @@ fn raise() -> usize {
     usize::try_from(allowed).unwrap_or(usize::MAX)
 }
 
-/// How many connections leave enough for everything else.
-fn fitting(allowed: usize) -> usize {
-    // Where there are very few, half is for each.
-    let reserve = limits::DESCRIPTORS_RESERVED.min(allowed / 2);
-    (allowed - reserve).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_the_store_needs_is_never_for_connections() {
+        let fitting = |allowed| Descriptors { allowed }.connections(usize::MAX);
         assert_eq!(fitting(1_048_576), 1_048_576 - limits::DESCRIPTORS_RESERVED);
         assert_eq!(fitting(256), 128);
         assert_eq!(fitting(usize::MAX), usize::MAX - limits::DESCRIPTORS_RESERVED);
         assert_eq!((fitting(1), fitting(0)), (1, 1));
+        assert_eq!(Descriptors { allowed: 1_048_576 }.connections(50_000), 50_000);
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_server::{Config, Server, descriptors};
+use tidings_server::descriptors::Descriptors;
+use tidings_server::{Config, Server};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::command::CommandError;
@@ -103,7 +104,8 @@ enum Ended {
 async fn serve(mut config: Config) -> Result<Ended, CommandError> {
     // Before anything else: a signal that comes while the store is read is heard, too.
     let mut signals = Signals::listen()?;
-    config.limits.connections = descriptors::connections_within(config.limits.connections);
+    let (descriptors, wanted) = (Descriptors::raised(), config.limits.connections);
+    config.limits.connections = descriptors.connections(wanted);
     let options = config.clone().into_options(Arc::new(|_| exit_now()));
     // In a task of its own, since it may take long without a pause.
     let starting = tokio::spawn(Server::start(options));
@@ -114,6 +116,7 @@ async fn serve(mut config: Config) -> Result<Ended, CommandError> {
             return Ok(Ended::WhileStarting);
         }
     };
+    descriptors.log(wanted);
     greet(&config, &server);
     serve_until_told(server, signals).await.map(|()| Ended::Served)
 }

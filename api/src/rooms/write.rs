@@ -27,6 +27,7 @@ use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
 use crate::sessions::UNCACHED;
+use crate::to_the_end::to_the_end;
 use crate::wire::{body, request, time};
 
 /// The device of who does not say which it is.
@@ -177,7 +178,7 @@ pub async fn write_to(
     let pass = visitor.pass.clone();
     let guest = visitor.into_room(api, &room).await?;
     let intake = api.intake(Some(project));
-    let (body, _reserved) = body::bytes(sent, api.streams.options().max_append_bytes, intake).await?;
+    let (body, reserved) = body::bytes(sent, api.streams.options().max_append_bytes, intake).await?;
     let Bodies { events, is_array } = read_events(&body, api.rooms.options().payload_bytes)?;
     caller.may_still(&pass).await?;
     // Who manages rooms has no seat, and may write for others.
@@ -187,7 +188,12 @@ pub async fn write_to(
         }
         speaks_for_itself(&guest.user, &events)?;
     }
-    let written = api.rooms.write(&guest.room, &guest.user, events, producer).await?;
+    let (rooms, room, user) = (api.rooms.clone(), guest.room, guest.user);
+    let writing = async move {
+        let _reserved = reserved;
+        rooms.write(&room, &user, events, producer).await
+    };
+    let written = to_the_end(writing).await?;
     let mut answers = written
         .events
         .iter()

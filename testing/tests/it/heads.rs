@@ -88,7 +88,7 @@ const WRONG: &[(&[&str], u16, &str)] = &[
     (&[HOST, "transfer-encoding: identity\r\n"], 501, "transfer_encoding_unknown"),
     (&[HOST, "transfer-encoding: chunked, gzip\r\n"], 501, "transfer_encoding_unknown"),
     (&[HOST, "transfer-encoding: chunked, chunked\r\n"], 501, "transfer_encoding_unknown"),
-    (&[SIZED], 400, "host_required"),
+    (&[SIZED], 400, "invalid_host"),
     (&[HOST, HOST, SIZED], 400, "invalid_host"),
     (&[HOST, SIZED, "host: elsewhere\r\n"], 400, "invalid_host"),
     (&[HOST, "content-length: one\r\n"], 400, "malformed_request"),
