@@ -147,16 +147,16 @@ mod tests {
             let mut body = budget.open(Some(&project(name)));
             body.grow_to(bytes).map(|()| body)
         };
-        let first = held("a", 60).ok().expect("within the quarter");
+        let first = held("a", 60).expect("within the quarter");
         assert!(held("a", 41).is_err(), "60 of 100 are taken");
-        let rest = held("a", 40).ok().expect("the rest of the quarter");
+        let rest = held("a", 40).expect("the rest of the quarter");
         let others: Vec<_> = ["b", "c", "d"].map(|name| held(name, 100)).into_iter().collect();
         assert!(others.iter().all(Result::is_ok));
         assert!(held("e", 1).is_err(), "the server has no more");
         assert!(budget.open(None).grow_to(1).is_err(), "not for administration either");
         assert!(metrics.text().contains("tidings_body_bytes_in_flight 400\n"));
         drop(first);
-        let mut small = held("e", 10).ok().expect("there is room again");
+        let mut small = held("e", 10).expect("there is room again");
         assert!(small.grow_to(61).is_err());
         small.grow_to(60).expect("what it has counts once");
         drop((small, rest, others));

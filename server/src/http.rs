@@ -327,7 +327,7 @@ impl Service<Request<Incoming>> for Routes {
             }
             request.extensions_mut().insert(self.conduit.clone());
         });
-        let open = Some(RequestOpen { activity: self.activity.clone(), in_progress: in_progress });
+        let open = Some(RequestOpen { activity: self.activity.clone(), in_progress });
         BusyFuture { answering, closes, open }
     }
 }

@@ -29,7 +29,10 @@ pub struct Progress<I> {
 }
 
 /// What comes of a request that hyper cannot read.
-pub struct Withheld<I>(Arc<Mutex<Option<(u16, Box<I>)>>>);
+pub struct Withheld<I>(Arc<Mutex<Option<Unread<I>>>>);
+
+/// The status that hyper chose for a request that it cannot read, and the connection.
+type Unread<I> = (u16, Box<I>);
 
 impl<I> Clone for Withheld<I> {
     fn clone(&self) -> Self {
@@ -45,7 +48,7 @@ impl<I> Default for Withheld<I> {
 
 impl<I> Withheld<I> {
     /// The status that hyper chose, and the connection, on which nothing was said about it yet.
-    pub fn take(&self) -> Option<(u16, Box<I>)> {
+    pub fn take(&self) -> Option<Unread<I>> {
         self.0.lock().expect("nobody panics while holding it").take()
     }
 }

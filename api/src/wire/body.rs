@@ -238,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn parts_are_joined_up_to_the_limit() {
         for (parts, whole) in [(vec![], ""), (vec!["abc"], "abc"), (vec!["", "a", "", "bc", "d"], "abcd")] {
-            assert_eq!(collected(body(&parts), 4, 4).await.ok().expect("within the limit").0, whole);
+            assert_eq!(collected(body(&parts), 4, 4).await.expect("within the limit").0, whole);
         }
         for beyond in [vec!["abc", "de"], vec!["abc", "def", "ghi", "never read"], vec!["abcde"]] {
             let refused = collected(body(&beyond), 4, 100).await.err().expect("beyond the limit");
@@ -252,8 +252,7 @@ mod tests {
     async fn what_there_is_no_memory_for_is_refused_and_leaves_nothing_behind() {
         let (clock, budget) = (clock(), BodyBudget::new(6, &Metrics::new()));
         let intake = || Intake { clock: &clock, budget: &budget, project: None };
-        let (first, reserved) =
-            bytes(body(&["ab", "cd"]), 100, intake()).await.ok().expect("there is memory");
+        let (first, reserved) = bytes(body(&["ab", "cd"]), 100, intake()).await.expect("there is memory");
         assert_eq!(first, "abcd");
         let refused = bytes(body(&["ab", "c"]), 100, intake()).await.err().expect("two bytes are left");
         let refused = refused.into_response();
@@ -262,57 +261,84 @@ mod tests {
         assert!(bytes(body(&["abc", "def"]), 100, intake()).await.is_ok());
     }
 
-    #[tokio::test]
-    async fn a_body_that_pauses_is_given_up_whatever_came_before() {
-        let clock = clock();
-        let (waits, budget) = (clock.clone(), BodyBudget::new(1000, &Metrics::new()));
-        let (parts, mut sent) = mpsc::unbounded_channel::<Bytes>();
-        let stalled = tokio::spawn(async move {
-            let sent =
-                stream::poll_fn(move |cx| sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>)));
-            let intake = Intake { clock: &waits, budget: &budget, project: None };
-            bytes(Body::from_stream(sent), 1000, intake).await.err().expect("it pauses").into_response()
-        });
-        for part in ["abc", "", "def"] {
-            while clock.sleepers() == 0 {
-                tokio::task::yield_now().await;
-            }
-            clock.advance(limits::BODY_STALL - Duration::from_millis(1));
-            assert_eq!(clock.sleepers(), 1, "it may still come");
-            parts.send(Bytes::from(part)).expect("it is awaited");
-            // Nothing is not a byte.
-            if part.is_empty() {
-                break;
-            }
-            while clock.sleepers() == 1 {
+    /// A body that comes part by part, and what becomes of it.
+    struct Coming {
+        clock: ManualClock,
+        metrics: Metrics,
+        parts: mpsc::UnboundedSender<Bytes>,
+        sent: usize,
+        taken: tokio::task::JoinHandle<StatusCode>,
+    }
+
+    impl Coming {
+        fn begin() -> Self {
+            let (clock, metrics) = (clock(), Metrics::new());
+            let (waits, budget) = (clock.clone(), BodyBudget::new(1000, &metrics));
+            let (parts, mut sent) = mpsc::unbounded_channel::<Bytes>();
+            let taken = tokio::spawn(async move {
+                let sent = stream::poll_fn(move |cx| {
+                    sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>))
+                });
+                let intake = Intake { clock: &waits, budget: &budget, project: None };
+                let refused = bytes(Body::from_stream(sent), 1000, intake).await.err();
+                refused.expect("it does not come to its end").into_response().status()
+            });
+            Self { clock, metrics, parts, sent: 0, taken }
+        }
+
+        /// Sends a part, which is taken in.
+        async fn send(&mut self, part: &'static str) {
+            self.sent += part.len();
+            self.parts.send(Bytes::from_static(part.as_bytes())).expect("it is awaited");
+            while self.held() < self.sent {
                 tokio::task::yield_now().await;
             }
         }
-        clock.advance(Duration::from_millis(1));
-        assert_eq!(stalled.await.expect("no panic").status(), 408);
+
+        /// Bytes that are held for it: at least what has come.
+        fn held(&self) -> usize {
+            let text = self.metrics.text();
+            let value = text.lines().find_map(|line| line.strip_prefix("tidings_body_bytes_in_flight "));
+            value.and_then(|value| value.parse().ok()).expect("it is shown")
+        }
+
+        /// Lets time pass while more is awaited.
+        async fn let_pass(&self, time: Duration) {
+            while self.clock.sleepers() == 0 {
+                tokio::task::yield_now().await;
+            }
+            self.clock.advance(time);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_pauses_is_given_up_whatever_came_before() {
+        let mut body = Coming::begin();
+        let almost = limits::BODY_STALL - Duration::from_millis(1);
+        for part in ["a", "b"] {
+            body.let_pass(almost).await;
+            body.send(part).await;
+        }
+        body.let_pass(almost).await;
+        // Nothing is not a byte.
+        body.parts.send(Bytes::new()).expect("it is awaited");
+        while !body.parts.is_closed() && body.clock.sleepers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        body.let_pass(Duration::from_millis(1)).await;
+        assert_eq!(body.taken.await.expect("no panic"), StatusCode::REQUEST_TIMEOUT);
     }
 
     #[tokio::test]
     async fn a_body_that_trickles_is_given_up_when_its_time_is_over() {
-        let clock = clock();
-        let (waits, budget) = (clock.clone(), BodyBudget::new(1000, &Metrics::new()));
-        let (parts, mut sent) = mpsc::unbounded_channel::<Bytes>();
-        let trickling = tokio::spawn(async move {
-            let sent =
-                stream::poll_fn(move |cx| sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>)));
-            let intake = Intake { clock: &waits, budget: &budget, project: None };
-            bytes(Body::from_stream(sent), 1000, intake).await.err().expect("too slow").into_response()
-        });
-        for _ in 0..limits::BODY_GRACE.as_secs() / 5 {
-            while clock.sleepers() == 0 && !trickling.is_finished() {
-                tokio::task::yield_now().await;
-            }
-            let _ = parts.send(Bytes::from_static(b"x"));
-            while clock.sleepers() == 1 {
-                tokio::task::yield_now().await;
-            }
-            clock.advance(Duration::from_secs(5));
+        let mut body = Coming::begin();
+        let step = limits::BODY_STALL / 2;
+        for _ in 1..limits::BODY_GRACE.as_secs() / step.as_secs() {
+            body.let_pass(step).await;
+            body.send("x").await;
         }
-        assert_eq!(trickling.await.expect("no panic").status(), 408);
+        assert!(!body.taken.is_finished(), "it may still come");
+        body.let_pass(step).await;
+        assert_eq!(body.taken.await.expect("no panic"), StatusCode::REQUEST_TIMEOUT);
     }
 }

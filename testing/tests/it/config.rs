@@ -94,7 +94,7 @@ async fn an_unknown_variable_is_a_warning_and_a_service_of_kubernetes_is_none() 
         assert_eq!(exit.status.code(), Some(0), "{}", exit.stderr);
         assert_eq!(exit.stderr.contains("TIDINGS_"), warned, "{}", exit.stderr);
         let server = Process::launch(Launch::new(&["--dev", "--listen", "127.0.0.1:0"], variables)).await;
-        assert_eq!(reqwest::get(server.url("/health")).await.expect("an answer").status(), 200);
+        assert_eq!(tidings_testing::http::get(server.url("/health")).await.expect("an answer").status(), 200);
         let log = server.log();
         assert_eq!(log.contains("TIDINGS_"), warned, "{log}");
         assert_eq!(log.contains("TIDINGS_LISTN is not a variable of tidings"), warned, "{log}");

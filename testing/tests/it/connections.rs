@@ -11,7 +11,7 @@ use tidings_engine::Clock;
 use tidings_model::limits;
 use tidings_server::{LimitOptions, ObserveOptions};
 use tidings_streams::Options;
-use tidings_testing::{Harness, Launch, Process, Setup, until};
+use tidings_testing::{Harness, Launch, Process, Setup, http, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -119,9 +119,9 @@ async fn http2_is_served_without_tls_and_ends_when_it_is_idle() {
     assert!(hits(&server, "idle_time") >= 1.0);
 }
 
-const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
-const READ: &[u8] = b"GET /v1/stream/s HTTP/1.1\r\nhost: x\r\n\r\n";
-const FOLLOW: &[u8] = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: x\r\n\r\n";
+const HEALTH: &[u8] = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+const READ: &[u8] = b"GET /v1/stream/s HTTP/1.1\r\nhost: localhost\r\n\r\n";
+const FOLLOW: &[u8] = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 async fn connected(server: &Harness) -> TcpStream {
     TcpStream::connect(server.address()).await.expect("the system takes it")
@@ -195,7 +195,7 @@ async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are
     let server = server(limits).await;
     ask(
         &mut connected(&server).await,
-        b"PUT /v1/stream/s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"PUT /v1/stream/s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         "201",
     )
     .await;
@@ -213,7 +213,7 @@ async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are
     };
     for path in ["/health", "/ready"] {
         let mut watching = connected(&server).await;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let answer = ask(&mut watching, request.as_bytes(), "status").await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
         assert!(is_closed(&mut watching).await);
@@ -244,7 +244,7 @@ async fn idle_connections_do_not_keep_anybody_from_the_listener_of_metrics() {
         silent.push(connected(&server).await);
     }
     let mut watching = TcpStream::connect(address).await.expect("connected");
-    let request = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
     assert!(ask(&mut watching, request, "tidings_connections").await.starts_with("HTTP/1.1 200"));
     ask(&mut connected(&server).await, HEALTH, "ok").await;
 }
@@ -253,9 +253,8 @@ async fn idle_connections_do_not_keep_anybody_from_the_listener_of_metrics() {
 async fn silent_connections_do_not_take_the_descriptors_that_the_store_needs() {
     let launch = Launch::new(&["--dev", "--listen", "127.0.0.1:0"], &[]);
     let mut server = Process::launch(Launch { open_files: Some(256), ..launch }).await;
-    let client = reqwest::Client::new();
-    let text =
-        |request: reqwest::RequestBuilder| request.header("content-type", "text/plain").body("x").send();
+    let client = http::Client::new();
+    let text = |request: http::RequestBuilder| request.header("content-type", "text/plain").body("x").send();
     assert_eq!(text(client.put(server.url("/v1/stream/s"))).await.expect("an answer").status(), 201);
     let address = server.url("").replace("http://", "");
     let mut silent = Vec::new();
