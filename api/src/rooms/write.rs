@@ -286,8 +286,7 @@ pub async fn change_members(
     sent: Body,
 ) -> Result<Response, Refusal> {
     let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
-    let (sent, _reserved) =
-        body::bytes(sent, limits::MEMBERS_BODY_BYTES, api.intake(Some(&project))).await?;
+    let (sent, _reserved) = body::bytes(sent, limits::MEMBERS_BODY_BYTES, api.intake(Some(&project))).await?;
     let SentMembers { add, remove } = body::parse_json(&sent)?;
     caller.may_still(&visitor.pass).await?;
     let most = api.rooms.options().max_members;
