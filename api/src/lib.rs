@@ -5,8 +5,8 @@
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
-//! [`turnstile`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no);
-//! [`to_the_end`] carries writes on whose clients have left. [`dev_mode`] is what `--dev` refuses browsers.
+//! [`turnstile`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no).
+//! [`dev_mode`] is what `--dev` refuses browsers.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
@@ -32,7 +32,6 @@ mod routes;
 mod sessions;
 mod sse;
 mod streams;
-mod to_the_end;
 mod turnstile;
 mod upload;
 pub mod websocket;

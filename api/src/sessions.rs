@@ -19,8 +19,8 @@ use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::{ProjectPath, Segments, StreamPath, refuse_reserved, unaliased};
 use crate::streams::appended_answer;
-use crate::to_the_end::to_the_end;
 use crate::wire::{body, header as names, request};
+use tidings_engine::DetachOnDrop;
 
 /// What stands in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
@@ -228,7 +228,7 @@ pub async fn publish(
         let _reserved = reserved;
         api.sessions.publish(&stream, &wanted).await
     };
-    let published = to_the_end(publishing).await?;
+    let published = DetachOnDrop::new(publishing).await?;
     let mut answer = appended_answer(&published.appended, producer.as_ref());
     put_fanout(answer.headers_mut(), &published.fanout);
     Ok(answer)

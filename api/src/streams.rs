@@ -25,11 +25,11 @@ use crate::live::{Carrier, Terms};
 use crate::messages::Messages;
 use crate::path::{StreamPath, refuse_reserved};
 use crate::sse::{self, Encoding, Sse};
-use crate::to_the_end::to_the_end;
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{body, cursor, header as names, offset, payload, request, time};
+use tidings_engine::DetachOnDrop;
 
 /// What can be done with a stream.
 pub fn methods() -> MethodRouter<Api> {
@@ -100,7 +100,7 @@ pub async fn create(
         let _reserved = reserved;
         api.streams.create(&stream, &wanted).await
     };
-    let (status, found) = match to_the_end(creating).await? {
+    let (status, found) = match DetachOnDrop::new(creating).await? {
         Created::New(found) => {
             headers.insert(header::LOCATION, location);
             (StatusCode::CREATED, found)
@@ -177,7 +177,7 @@ pub async fn append_to(
         let _reserved = reserved;
         sessions.append(&stream, &wanted).await
     };
-    let published = to_the_end(appending).await?;
+    let published = DetachOnDrop::new(appending).await?;
     Ok(appended_answer(&published.appended, producer.as_ref()))
 }
 

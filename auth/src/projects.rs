@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use tidings_engine::DetachOnDrop;
 use tidings_engine::log::{Commit, CommitError, StoreError};
 use tidings_model::{ProjectId, Timestamp};
 use tokio::sync::{Mutex, Notify, watch};
@@ -293,13 +294,14 @@ impl Projects {
     pub async fn set_admin_key(&self, key: Option<AdminKey>) -> Result<AdminKey, ProjectError> {
         let key = key.unwrap_or_else(|| AdminKey::draw(&*self.inner.randomness));
         let (this, digest) = (self.clone(), key.digest());
-        to_its_end(async move {
+        // Even if whoever asked for it goes away: a key that is removed in the store must not go on to count in memory.
+        DetachOnDrop::new(async move {
             let _changing = this.inner.changing.lock().await;
             this.inner.store.commit(Commit::new().changing(Change::SetAdmin(digest))).await?;
             let admin = this.inner.store.admin().await?;
             this.inner.registry.write().expect("nobody panics while writing").admin = admin;
             this.changed();
-            Ok(())
+            Ok::<_, ProjectError>(())
         })
         .await?;
         Ok(key)
@@ -425,7 +427,8 @@ impl Projects {
 
     async fn change(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
         let (this, id) = (self.clone(), id.clone());
-        to_its_end(async move { this.change_now(&id, change).await }).await
+        // Even if whoever asked for it goes away: a key that is removed in the store must not go on to count in memory.
+        DetachOnDrop::new(async move { this.change_now(&id, change).await }).await
     }
 
     async fn change_now(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
@@ -446,15 +449,6 @@ impl Projects {
     fn changed(&self) {
         self.inner.generation.send_modify(|generation| *generation += 1);
     }
-}
-
-/// Runs a change to its end even if whoever asked for it goes away: a key that is removed in the store must not go on
-/// to count in memory.
-async fn to_its_end(
-    change: impl Future<Output = Result<(), ProjectError>> + Send + 'static,
-) -> Result<(), ProjectError> {
-    let cut_off = |error: tokio::task::JoinError| StoreError::Unavailable(error.to_string());
-    tokio::spawn(change).await.map_err(cut_off)?
 }
 
 #[cfg(test)]

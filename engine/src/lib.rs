@@ -2,7 +2,7 @@
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
 //! once), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`] (patterns
-//! to subscribers), [`duty`] (work that one node does alone), [`clock`], [`chance`] and [`metrics`].
+//! to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their request), [`clock`], [`chance`] and [`metrics`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
@@ -10,6 +10,7 @@ pub mod bus;
 pub mod chance;
 pub mod clock;
 pub mod deliver;
+pub mod detach_on_drop;
 pub mod duty;
 pub mod follow;
 pub mod log;
@@ -19,5 +20,6 @@ pub mod metrics;
 pub use bus::{Bus, Listener};
 pub use chance::Chance;
 pub use clock::{Clock, ManualClock, WallClock};
+pub use detach_on_drop::DetachOnDrop;
 pub use follow::Follower;
 pub use metrics::{LimitHits, Metrics};

@@ -27,8 +27,8 @@ use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
 use crate::sessions::UNCACHED;
-use crate::to_the_end::to_the_end;
 use crate::wire::{body, request, time};
+use tidings_engine::DetachOnDrop;
 
 /// The device of who does not say which it is.
 pub fn default_device() -> DeviceId {
@@ -193,7 +193,7 @@ pub async fn write_to(
         let _reserved = reserved;
         rooms.write(&room, &user, events, producer).await
     };
-    let written = to_the_end(writing).await?;
+    let written = DetachOnDrop::new(writing).await?;
     let mut answers = written
         .events
         .iter()

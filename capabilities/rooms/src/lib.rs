@@ -28,7 +28,6 @@ pub mod seen;
 pub mod store;
 pub mod sweep;
 pub mod table;
-mod to_its_end;
 pub mod visits;
 pub mod write;
 

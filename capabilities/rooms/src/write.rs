@@ -13,8 +13,8 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 use crate::active::{Active, Marks, UnderWay};
 use crate::answers::Answer;
 use crate::rooms::Inner;
-use crate::to_its_end::ToItsEnd;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
+use tidings_engine::DetachOnDrop;
 
 /// Cursors for what is not kept are reserved for so long, so that it takes a commit only now and then.
 const RESERVED_AHEAD: Duration = Duration::from_secs(4);
@@ -144,7 +144,7 @@ impl Appending {
         let (log, producer) = (self.log, self.producer.clone());
         // If the caller goes away the commit may still be made. What follows from it is then done all the same, and until it
         // is known whether it was made nothing that lies apart may be shown behind it.
-        match (ToItsEnd::new(self.commit(inner.clone())).await, producer) {
+        match (DetachOnDrop::new(self.commit(inner.clone())).await, producer) {
             (Ok(appended), _) => Ok(Landed::Now(appended)),
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
                 inner.repeated(log, &producer).await.map(Landed::Before)
