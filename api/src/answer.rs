@@ -10,8 +10,8 @@ use tidings_model::ProjectId;
 use crate::Api;
 use crate::dev_mode::{self, Shows};
 use crate::error::ApiError;
+use crate::request_limiter::HeadBytes;
 use crate::rooms::PREFIX as ROOMS;
-use crate::turnstile::HeadBytes;
 use crate::{credential, path};
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
@@ -35,17 +35,17 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// it, and only as it is meant.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
-    let judged = Judged::of(&api, &request, head, credential::shown_by(&request));
-    let response = match judged.admitted {
+    let admission = Admission::of(&api, &request, head, credential::shown_by(&request));
+    let response = match admission.admitted {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
         Ok(()) => next.run(request).await,
     };
-    finished(response, judged.origin, judged.content)
+    finished(response, admission.origin, admission.content)
 }
 
 /// What is known of a request before its handler sees it.
-pub struct Judged {
+pub struct Admission {
     /// Whether a handler sees it.
     pub admitted: Result<(), ApiError>,
     /// Whether a page is shown the answer.
@@ -54,14 +54,14 @@ pub struct Judged {
     pub content: Content,
 }
 
-impl Judged {
+impl Admission {
     /// Of any request, whichever way it came.
     pub fn of(api: &Api, request: &Request, head: HeadBytes, shows: Shows) -> Self {
         let content = Content::asked_with(request.method());
-        if let Err(error) = dev_mode::judge(api, request, shows) {
+        if let Err(error) = dev_mode::check(api, request, shows) {
             return Self { admitted: Err(error), origin: Origin::Foreign, content };
         }
-        let admitted = api.turnstile.fits(request, head);
+        let admitted = api.request_limiter.fits(request, head);
         Self { admitted, origin: Origin::of(&api.gate, request), content }
     }
 }
@@ -118,7 +118,7 @@ impl Origin {
         let named = || credential::project_of(gate, request);
         let project = match path::project_of(path) {
             None if path.starts_with(ROOMS) => match named() {
-                // A browser asks before it sends the token. What it sends then is judged by the token's project.
+                // A browser asks before it sends the token. What it sends then is admission by the token's project.
                 None if *request.method() == Method::OPTIONS && !gate.is_open() => {
                     return page.map_or(Self::Foreign, |page| Self::of_any_project(gate, page));
                 }

@@ -14,7 +14,7 @@ use tidings_streams::{Owner, StreamError, StreamKey};
 use crate::Api;
 use crate::dev_mode::Shows;
 use crate::error::ApiError;
-use crate::turnstile::HeadBytes;
+use crate::request_limiter::HeadBytes;
 
 /// What was shown, if anything.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ impl Caller {
 
     /// Whether the caller is somebody whom a project knows. Not counted: what it may do is asked later.
     pub async fn is_known_in(&self, project: &ProjectId) -> Result<(), ApiError> {
-        match self.judged(project, Action::Read, Resource::Project).await {
+        match self.validated(project, Action::Read, Resource::Project).await {
             Err(error) if error.status() == StatusCode::UNAUTHORIZED => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }
@@ -151,15 +151,15 @@ impl Caller {
         action: Action,
         resource: Resource,
     ) -> Result<Pass, ApiError> {
-        let pass = self.judged(project, action, resource).await?;
+        let pass = self.validated(project, action, resource).await?;
         // After that: strangers must not use up what a project may ask.
-        self.api.turnstile.admit(project)?;
+        self.api.request_limiter.admit(project)?;
         Ok(pass)
     }
 
     /// Whether the caller may do this with a further stream. The request was counted when it was let in.
     pub async fn may_also(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
-        self.judged(&stream.project, action, Resource::Stream(stream.id.clone())).await
+        self.validated(&stream.project, action, Resource::Stream(stream.id.clone())).await
     }
 
     /// Whether what lets the caller in is about streams of this owner.
@@ -188,7 +188,7 @@ impl Caller {
         }
     }
 
-    async fn judged(
+    async fn validated(
         &self,
         project: &ProjectId,
         action: Action,

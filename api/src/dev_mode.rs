@@ -3,9 +3,9 @@
 //! With `--dev` the server needs no credential and listens on the loopback interface alone. A browser on the same machine
 //! reaches it all the same: with the requests of any page that somebody looks at, and, when the name of a page's server is
 //! made to resolve to this machine (DNS rebinding), as if it were that page's own server. So a request without a
-//! credential is judged by what a browser says of the page that sent it.
+//! credential is validated by what a browser says of the page that sent it.
 //!
-//! [`judge`] is the one check, called for every request before its handler: on the straight way of appends
+//! [`check`] is the one check, called for every request before its handler: on the straight way of appends
 //! ([`crate::front`]), through the routes, and for the first request of a connection, which takes the routes too.
 
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ const ADMINISTERS: &str = "without the admin key a server in dev mode is adminis
 /// Whether a request shows a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// It does. Whether that is good is judged where it is used.
+    /// It does. Whether that is good is validated where it is used.
     Credential,
     /// It does not.
     Nothing,
@@ -38,7 +38,7 @@ pub enum Shows {
 
 /// Refuses, on a server in dev mode, a request without a credential that a page of elsewhere may have sent, and one that
 /// administers and that a page of another origin may have sent.
-pub fn judge(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError> {
+pub fn check(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError> {
     if !api.gate.is_open() || is_credential_checked(api, request, shows) || is_harmless_preflight(request) {
         return Ok(());
     }
@@ -57,7 +57,7 @@ fn is_credential_checked(api: &Api, request: &Request, shows: Shows) -> bool {
     shows == Shows::Credential && !unasked
 }
 
-/// Whether a browser only asks what it may send. Nothing is done, and what it sends then is judged; that may have a
+/// Whether a browser only asks what it may send. Nothing is done, and what it sends then is validated; that may have a
 /// credential, which a preflight never has.
 fn is_harmless_preflight(request: &Request) -> bool {
     let headers = request.headers();

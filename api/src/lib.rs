@@ -5,7 +5,7 @@
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
 //! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
-//! [`turnstile`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no).
+//! [`request_limiter`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no).
 //! [`dev_mode`] is what `--dev` refuses browsers.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
@@ -19,7 +19,7 @@ mod drain;
 mod encoded;
 mod envelope;
 mod error;
-mod front;
+mod fast_path;
 mod listing;
 pub mod live;
 mod messages;
@@ -27,12 +27,12 @@ mod observe;
 mod operations;
 mod path;
 mod projects;
+mod request_limiter;
 mod rooms;
 mod routes;
 mod sessions;
 mod sse;
 mod streams;
-mod turnstile;
 mod upload;
 pub mod websocket;
 mod wire;
@@ -42,7 +42,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
-use tidings_engine::Chance;
+use tidings_engine::Rng;
 use tidings_engine::duty::Stopped;
 use tidings_model::ProjectId;
 use tidings_rooms::Rooms;
@@ -55,12 +55,12 @@ pub use document::text as openapi;
 pub use drain::{Drain, Drained};
 pub use envelope::Envelopes;
 pub use error::ApiError;
-pub use front::{Answering, Front};
-pub use live::{Lives, Stage};
+pub use fast_path::{Answering, FastPath};
+pub use live::{LiveConnections, LiveContext};
 pub use observe::{Observe, Spans};
 pub use operations::MetricsAccess;
+pub use request_limiter::{RequestLimiter, RequestLimits, transfer_encoding_unknown};
 pub use streams::Scheme;
-pub use turnstile::{Turnstile, TurnstileOptions, transfer_encoding_unknown};
 
 use routes::Routes;
 use wire::body::Intake;
@@ -79,7 +79,7 @@ impl Api {
 impl Api {
     /// What takes in the bodies of a project's requests, or of those that belong to none.
     fn intake<'a>(&'a self, project: Option<&'a ProjectId>) -> Intake<'a> {
-        Intake { clock: &*self.stage.clock, budget: &self.body_budget, project }
+        Intake { clock: &*self.live.clock, budget: &self.body_budget, project }
     }
 }
 
@@ -103,13 +103,13 @@ pub struct Parts {
     /// Who may use them.
     pub gate: Gate,
     /// Spreads what would otherwise come all at once.
-    pub chance: Arc<Chance>,
+    pub rng: Arc<Rng>,
     /// Tells waiting readers that the server is about to stop.
     pub drained: Drained,
     /// Where answers that stay live.
-    pub stage: Stage,
+    pub live: LiveContext,
     /// Lets requests in that are within their limits.
-    pub turnstile: Arc<Turnstile>,
+    pub request_limiter: Arc<RequestLimiter>,
     /// The memory for their bodies.
     pub body_budget: Arc<BodyBudget>,
     /// Counts and logs them.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tidings_engine::deliver::{Batch, Encode, Pieces};
+use tidings_engine::deliver::{Batch, Encode, FrameChunks};
 use tidings_engine::log::Record;
 use tidings_streams::ContentType;
 
@@ -49,7 +49,7 @@ impl Messages {
 }
 
 impl Encode for Messages {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let (records, control) = (batch.records, control(batch, &offset::print(batch.next), None));
         let form = Form::Message { json: self.json, text: self.text };
         match self.encoded.records(form, records, || self.written(records, None)) {

@@ -18,7 +18,7 @@ use pin_project_lite::pin_project;
 use tidings_engine::metrics::{
     Buckets, Counter, EVENT_TIME, EVENTS, Gauge, Histogram, Kind, LimitHits, Metrics, Name,
 };
-use tidings_engine::{Chance, Clock};
+use tidings_engine::{Clock, Rng};
 use tidings_model::limits;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -70,11 +70,11 @@ pub enum Spans {
 
 impl Observe {
     /// Counts in the metrics.
-    pub fn new(metrics: &Metrics, clock: Arc<dyn Clock>, chance: &Chance, spans: Spans) -> Self {
+    pub fn new(metrics: &Metrics, clock: Arc<dyn Clock>, rng: &Rng, spans: Spans) -> Self {
         Self {
             limit_hits: LimitHits::new(metrics),
             clock,
-            ids: RequestIds { start: chance.within(0..=u64::MAX), made: AtomicU64::new(0) },
+            ids: RequestIds { start: rng.within(0..=u64::MAX), made: AtomicU64::new(0) },
             routes: crate::templates()
                 .into_iter()
                 .map(|route| (route, Arc::new(Route::new(route))))
@@ -99,14 +99,14 @@ impl Observe {
     }
 
     /// Begins to observe a request that is served outside of the router, or by it.
-    fn begin(&self, request: &Request) -> Seen {
+    fn begin(&self, request: &Request) -> RequestRecord {
         self.begin_at(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str), request)
     }
 
     /// Begins to observe a request for the route of a template.
-    pub fn begin_at(&self, template: Option<&str>, request: &Request) -> Seen {
+    pub fn begin_at(&self, template: Option<&str>, request: &Request) -> RequestRecord {
         let route = template.and_then(|template| self.routes.get(template)).unwrap_or(&self.no_route);
-        Seen {
+        RequestRecord {
             route: route.clone(),
             method: request.method().clone(),
             version: request.version(),
@@ -116,7 +116,7 @@ impl Observe {
     }
 
     /// Counts and logs an answer, and puts on it what belongs on every answer.
-    pub fn end(&self, seen: &Seen, response: &mut Response) {
+    pub fn end(&self, seen: &RequestRecord, response: &mut Response) {
         let took = self.clock.elapsed().saturating_sub(seen.began);
         let status = response.status();
         let numbers = seen.route.numbers(&self.metrics, &seen.method);
@@ -138,7 +138,7 @@ impl Observe {
 }
 
 /// A request that is being answered.
-pub struct Seen {
+pub struct RequestRecord {
     route: Arc<Route>,
     method: Method,
     version: Version,
@@ -146,7 +146,7 @@ pub struct Seen {
     began: Duration,
 }
 
-impl Seen {
+impl RequestRecord {
     fn log(&self, status: StatusCode, took: Duration, refused: Option<&Refused>) {
         let (status, route, method) = (status.as_u16(), &*self.route.label, self.method.as_str());
         let request_id = self.id.to_str().unwrap_or_default();
@@ -294,7 +294,7 @@ pin_project! {
         #[pin]
         inner: F,
         observe: Arc<Observe>,
-        seen: Seen,
+        seen: RequestRecord,
         span: tracing::Span,
     }
 }

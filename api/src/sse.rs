@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_engine::Clock;
-use tidings_engine::deliver::{Batch, Encode, Pieces};
+use tidings_engine::deliver::{Batch, Encode, FrameChunks};
 use tidings_engine::log::Record;
 use tidings_streams::ContentType;
 
@@ -81,7 +81,7 @@ impl Encode for Sse {
 
     /// A data event, if there are records, and always the control event that tells where to resume. What readers of several
     /// sessions share is the data event up to where it would say the same.
-    fn encode(&self, batch: &Batch<'_>, cursor: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, cursor: u64) -> FrameChunks {
         let (records, encoding) = (batch.records, self.encoding);
         let shared = self.encoded.records(Form::Event(encoding, self.framing), records, || {
             let mut out = BytesMut::new();

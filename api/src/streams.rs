@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use tidings_auth::{Action, Denied, Pass};
-use tidings_engine::deliver::{Batch, Encode, Frame, Pieces, Step, Subscription};
+use tidings_engine::deliver::{Batch, Encode, Frame, FrameChunks, Step, Subscription};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
     Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
@@ -21,7 +21,7 @@ use crate::credential::Caller;
 use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
 use crate::encoded::{Encoded, Form};
 use crate::error::ApiError;
-use crate::live::{Carrier, Terms};
+use crate::live::{FeedOptions, Transport};
 use crate::messages::Messages;
 use crate::path::{StreamPath, refuse_reserved};
 use crate::sse::{self, Encoding, Sse};
@@ -304,10 +304,10 @@ pub async fn read(
     match query.live {
         Live::No => catch_up(&api, &stream, query, request.headers()).await,
         Live::LongPoll => long_poll(&api, &stream, query, request.headers(), &pass).await,
-        Live::Sse => follow(&api, &stream, query, Carrier::of(&mut request), pass).await,
+        Live::Sse => follow(&api, &stream, query, Transport::of(&mut request), pass).await,
         Live::WebSocket => {
             let upgrade = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[])?;
-            converse(&api, &stream, query, upgrade, Carrier::of(&mut request), pass).await
+            converse(&api, &stream, query, upgrade, Transport::of(&mut request), pass).await
         }
     }
 }
@@ -322,7 +322,7 @@ async fn catch_up(
     let coding = chunk_coding(asked, &found, &chunk);
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
-    put_place(&mut headers, Place::from(&chunk));
+    put_bounds(&mut headers, ReadBounds::from(&chunk));
     if query.from == Start::Tail {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         return chunk_answer(headers, &found, &chunk, coding).await;
@@ -374,8 +374,8 @@ async fn long_poll(
     };
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
-    put_place(&mut headers, Place::from(&frame));
-    headers.insert(names::STREAM_CURSOR, cursor::next(clock.now(), query.cursor, &api.chance).into());
+    put_bounds(&mut headers, ReadBounds::from(&frame));
+    headers.insert(names::STREAM_CURSOR, cursor::next(clock.now(), query.cursor, &api.rng).into());
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if frame.records == 0 {
         headers.remove(header::CONTENT_TYPE);
@@ -407,7 +407,7 @@ struct Bodies {
 }
 
 impl Encode for Bodies {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let body = || payload::body(batch.records, self.json);
         // What is not JSON is sent as it is stored, which is shared already.
         let shared = if self.json { self.encoded.records(Form::JsonBody, batch.records, body) } else { None };
@@ -416,7 +416,7 @@ impl Encode for Bodies {
 }
 
 fn bodies(api: &Api) -> Wish<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
-    let encoded = api.stage.lives.encoded().clone();
+    let encoded = api.live.live_connections.encoded().clone();
     let encode = |stream: &Stream| -> Arc<dyn Encode> {
         Arc::new(Bodies { json: stream.content_type.is_json(), encoded })
     };
@@ -427,15 +427,15 @@ async fn follow(
     api: &Api,
     stream: &StreamKey,
     query: ReadQuery,
-    carrier: Carrier,
+    transport: Transport,
     pass: Pass,
 ) -> Result<Response, ApiError> {
     let clock = api.streams.clock().clone();
-    let framing = carrier.framing();
+    let framing = transport.framing();
     // A cursor that the client has had is not shown again. It is ahead by one at most, so that the client is soon shown what all
     // others are.
     let stamp = query.cursor.map_or(0, |cursor| cursor.saturating_add(1));
-    let encoded = api.stage.lives.encoded().clone();
+    let encoded = api.live.live_connections.encoded().clone();
     let encode = |stream: &Stream| -> Arc<dyn Encode> {
         Arc::new(Sse::new(&stream.content_type, framing, clock.clone(), encoded))
     };
@@ -446,9 +446,10 @@ async fn follow(
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
     }
     let options = api.streams.options();
-    let terms = Terms::new(Some(options.sse_duration), options.slow_reader_timeout, pass, clock.now())?
-        .counted(api.observe.sse_readers.hold());
-    Ok(carrier.events(headers, &[], subscription, terms, &api.stage))
+    let options =
+        FeedOptions::new(Some(options.sse_duration), options.slow_reader_timeout, pass, clock.now())?
+            .counted(api.observe.sse_readers.hold());
+    Ok(transport.events(headers, &[], subscription, options, &api.live))
 }
 
 async fn converse(
@@ -456,18 +457,18 @@ async fn converse(
     stream: &StreamKey,
     query: ReadQuery,
     upgrade: Upgrade,
-    carrier: Carrier,
+    transport: Transport,
     pass: Pass,
 ) -> Result<Response, ApiError> {
-    let encoded = api.stage.lives.encoded().clone();
+    let encoded = api.live.live_connections.encoded().clone();
     let encode =
         |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type, encoded)) };
     let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
     let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
     let slow = api.streams.options().slow_reader_timeout;
-    let terms = Terms::new(None, slow, pass, api.streams.clock().now())?
+    let options = FeedOptions::new(None, slow, pass, api.streams.clock().now())?
         .counted(api.observe.websocket_readers.hold());
-    carrier.websocket(upgrade, Some(subscription), terms, &api.stage)
+    transport.websocket(upgrade, Some(subscription), options, &api.live)
 }
 
 /// What an append is answered with.
@@ -489,30 +490,30 @@ pub fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Resp
 }
 
 /// What there is to know at the end of what was read.
-struct Place {
+struct ReadBounds {
     next: Position,
     up_to_date: bool,
     closed: bool,
 }
 
-impl From<&Chunk> for Place {
+impl From<&Chunk> for ReadBounds {
     fn from(chunk: &Chunk) -> Self {
         Self { next: chunk.next, up_to_date: chunk.up_to_date, closed: chunk.closed }
     }
 }
 
-impl From<&Frame> for Place {
+impl From<&Frame> for ReadBounds {
     fn from(frame: &Frame) -> Self {
         Self { next: frame.next, up_to_date: frame.up_to_date, closed: frame.closed }
     }
 }
 
-fn put_place(headers: &mut HeaderMap, place: Place) {
-    headers.insert(names::STREAM_NEXT_OFFSET, offset::value(place.next));
-    if place.up_to_date {
+fn put_bounds(headers: &mut HeaderMap, bounds: ReadBounds) {
+    headers.insert(names::STREAM_NEXT_OFFSET, offset::value(bounds.next));
+    if bounds.up_to_date {
         headers.insert(names::STREAM_UP_TO_DATE, HeaderValue::from_static("true"));
     }
-    if place.closed {
+    if bounds.closed {
         headers.insert(names::STREAM_CLOSED, HeaderValue::from_static("true"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a request is judged: may this credential do that?
+//! Where a request is validated: may this credential do that?
 
 use std::fmt;
 use std::sync::Arc;
@@ -145,23 +145,23 @@ impl Gate {
         matches!(self.admission, Admission::Everybody)
     }
 
-    /// The project that a credential says it is for. Nothing is verified: whoever judges it there does that.
+    /// The project that a credential says it is for. Nothing is verified: whoever validates it there does that.
     pub fn project_named_by(&self, credential: &Credential) -> Option<ProjectId> {
         Projects::named_by(credential.reveal())
     }
 
-    /// Judges a request. The pass tells later whether it still counts.
+    /// Validates a request. The pass tells later whether it still counts.
     pub async fn enter(&self, route: Route, credential: Option<&Credential>) -> Result<Pass, Denied> {
         match &self.admission {
             Admission::Custom(authorize) => {
                 let asked = Asked::ask(authorize.clone(), route, credential.cloned(), self.clock.clone());
                 asked.await.map(|(principal, asked)| Pass::new(principal, Hold::Asked(asked)))
             }
-            Admission::Credentials | Admission::Everybody => self.judge(&route, credential),
+            Admission::Credentials | Admission::Everybody => self.validate(&route, credential),
         }
     }
 
-    fn judge(&self, route: &Route, credential: Option<&Credential>) -> Result<Pass, Denied> {
+    fn validate(&self, route: &Route, credential: Option<&Credential>) -> Result<Pass, Denied> {
         // Before anything is looked at: a change in between is noticed later.
         let seen = self.projects.generation();
         let Route { action, project, resource } = route;
@@ -182,7 +182,7 @@ impl Gate {
         if !verified.principal.may(*action, resource) {
             return self.public(route, seen).ok_or(Denied::Forbidden);
         }
-        let hold = Hold::judged(&self.projects, project, verified.ground, verified.expires_at, seen);
+        let hold = Hold::granted(&self.projects, project, verified.ground, verified.expires_at, seen);
         Ok(Pass::new(Some(verified.principal), hold))
     }
 
@@ -193,7 +193,7 @@ impl Gate {
         open.then(|| Pass::new(None, Hold::public(&self.projects, &route.project, stream, seen)))
     }
 
-    /// Judges a request that administers the server.
+    /// Validates a request that administers the server.
     pub fn administer(&self, credential: Option<&Credential>) -> Result<(), Denied> {
         match credential.map(Credential::reveal) {
             None if self.is_open() => Ok(()),

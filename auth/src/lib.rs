@@ -2,7 +2,7 @@
 //!
 //! Read [`principal`] (an actor, and [`Principal::may`], the one place that decides), [`token`] (HS256 and nothing
 //! else), [`key`] (signing keys and what is derived from them), [`table`] (what is stored of projects, and the contract
-//! a store keeps for it), [`projects`] (the handle), then [`gate`] and [`pass`]: a request is judged once at the gate
+//! a store keeps for it), [`projects`] (the handle), then [`gate`] and [`pass`]: a request is validated once at the gate
 //! and holds a pass, which can be asked again and again, cheaply, whether it still counts.
 //!
 //! Invariants: a secret is never in a `Debug` output or an error's words. Secrets are compared in constant time. A
@@ -22,5 +22,5 @@ pub use key::{AdminDigest, AdminKey, InvalidKey, Key, Kid, Randomness};
 pub use pass::Pass;
 pub use principal::{Action, Grants, Principal, Reach, Resource, Resources, Scope};
 pub use projects::{Given, Listed, NewKey, ProjectError, Projects};
-pub use table::{Change, Config, Declined, InvalidConfig, LastKey, Life, Project, Store, Table};
+pub use table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store, Table};
 pub use token::{Claims, InvalidToken};

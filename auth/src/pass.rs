@@ -33,12 +33,12 @@ pub(crate) enum Hold {
     /// Nothing: everybody is let in.
     Open,
     /// A credential or a public stream.
-    Judged(Arc<Judged>),
+    Granted(Arc<Granted>),
     /// The word of an application.
     Asked(Arc<Asked>),
 }
 
-pub(crate) struct Judged {
+pub(crate) struct Granted {
     projects: Projects,
     project: ProjectId,
     reason: Reason,
@@ -72,7 +72,7 @@ impl Pass {
     pub fn holds(&self, now: Timestamp) -> bool {
         match &self.hold {
             Hold::Open => true,
-            Hold::Judged(judged) => judged.holds(now),
+            Hold::Granted(granted) => granted.holds(now),
             Hold::Asked(asked) => asked.holds(now),
         }
     }
@@ -81,23 +81,23 @@ impl Pass {
     pub async fn ended(&self, clock: &dyn Clock) {
         match &self.hold {
             Hold::Open => std::future::pending().await,
-            Hold::Judged(judged) => judged.ended(clock).await,
+            Hold::Granted(granted) => granted.ended(clock).await,
             Hold::Asked(asked) => asked.ended(clock).await,
         }
     }
 
-    /// Judges once more, after something that may have taken long, such as a body on its way.
+    /// Validates once more, after something that may have taken long, such as a body on its way.
     pub async fn again(&self, now: Timestamp) -> Result<(), Denied> {
         match &self.hold {
             Hold::Asked(asked) => asked.again(now).await,
-            Hold::Open | Hold::Judged(_) if self.holds(now) => Ok(()),
-            Hold::Open | Hold::Judged(_) => Err(Denied::Revoked),
+            Hold::Open | Hold::Granted(_) if self.holds(now) => Ok(()),
+            Hold::Open | Hold::Granted(_) => Err(Denied::Revoked),
         }
     }
 }
 
 impl Hold {
-    pub(crate) fn judged(
+    pub(crate) fn granted(
         projects: &Projects,
         project: &ProjectId,
         ground: Ground,
@@ -118,7 +118,7 @@ impl Hold {
         expires_at: Option<Timestamp>,
         seen: u64,
     ) -> Self {
-        Self::Judged(Arc::new(Judged {
+        Self::Granted(Arc::new(Granted {
             projects: projects.clone(),
             project: project.clone(),
             reason,
@@ -131,7 +131,7 @@ impl Hold {
 /// In place of a generation: it has fallen, and what comes later does not raise it.
 const FALLEN: u64 = u64::MAX;
 
-impl Judged {
+impl Granted {
     fn holds(&self, now: Timestamp) -> bool {
         if self.expires_at.is_some_and(|at| now >= at) {
             return false;

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, Notify, watch};
 use crate::gate::Denied;
 use crate::key::{API_KEY_PREFIX, split_api_key};
 use crate::principal::{Grants, Principal, Scope};
-use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Life, Project, Store};
+use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store};
 use crate::token::Unverified;
 use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
 
@@ -203,7 +203,7 @@ impl Projects {
     /// All projects that have been created or given, by id.
     pub fn list(&self) -> Vec<Listed> {
         let registry = self.registry();
-        let active = registry.projects.iter().filter(|(_, project)| project.life == Life::Active);
+        let active = registry.projects.iter().filter(|(_, project)| project.state == ProjectState::Active);
         let listed = |(id, project): (&ProjectId, &Arc<Project>)| Listed {
             project: id.clone(),
             kids: project.keys.iter().map(|key| key.kid().clone()).collect(),
@@ -256,7 +256,8 @@ impl Projects {
     /// Projects that were removed and of which something may be left.
     pub fn removing(&self) -> Vec<ProjectId> {
         let registry = self.registry();
-        let removing = registry.projects.iter().filter(|(_, project)| project.life == Life::Removing);
+        let removing =
+            registry.projects.iter().filter(|(_, project)| project.state == ProjectState::Removing);
         removing.map(|(id, _)| id.clone()).collect()
     }
 
@@ -330,7 +331,7 @@ impl Projects {
 
     pub(crate) fn get(&self, project: &ProjectId) -> Option<Arc<Project>> {
         let registry = self.registry();
-        registry.projects.get(project).filter(|project| project.life == Life::Active).cloned()
+        registry.projects.get(project).filter(|project| project.state == ProjectState::Active).cloned()
     }
 
     /// Counts the changes of projects.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, StoreError};
+use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, StoreError};
 use tidings_model::{Pattern, ProjectId, limits};
 
 use crate::{AdminDigest, Key, Kid};
@@ -32,7 +32,7 @@ pub struct Project {
     /// How it is set.
     pub config: Config,
     /// Whether it can still be used.
-    pub life: Life,
+    pub state: ProjectState,
 }
 
 impl Project {
@@ -44,7 +44,7 @@ impl Project {
 
 /// Whether a project can be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Life {
+pub enum ProjectState {
     /// It can.
     #[default]
     Active,
@@ -284,7 +284,7 @@ impl Table {
     fn active(&self, id: &ProjectId) -> Result<&Project, Declined> {
         match self.get(id) {
             None => Err(Declined::NoSuchProject),
-            Some(project) if project.life == Life::Removing => Err(Declined::Removing),
+            Some(project) if project.state == ProjectState::Removing => Err(Declined::Removing),
             Some(project) => Ok(project),
         }
     }
@@ -302,10 +302,10 @@ impl Table {
     }
 }
 
-impl log::Tables for Table {
+impl log::StateMachine for Table {
     type Change = Change;
 
-    fn judge(&self, change: &Change) -> Result<(), Declined> {
+    fn validate(&self, change: &Change) -> Result<(), Declined> {
         match change {
             Change::Create { project, .. } => match self.active(project) {
                 Ok(_) => Err(Declined::Exists),
@@ -353,7 +353,7 @@ impl log::Tables for Table {
             }
             Change::Configure { project, config } => self.edit(project).config = config,
             Change::Remove { project } => {
-                *self.edit(project) = Project { life: Life::Removing, ..Project::default() };
+                *self.edit(project) = Project { state: ProjectState::Removing, ..Project::default() };
             }
             Change::Forget { project } => {
                 self.projects.remove(&project);
@@ -366,26 +366,26 @@ impl log::Tables for Table {
     }
 }
 
-impl<S: HoldsTables<Table>> Store for S {
+impl<S: ReadsTable<Table>> Store for S {
     fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.get(id).cloned()))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.get(id).cloned()))).boxed()
     }
 
     fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
         let all = self
-            .look_at(|table, _| table.iter().map(|(id, project)| (id.clone(), project.clone())).collect());
+            .with_table(|table, _| table.iter().map(|(id, project)| (id.clone(), project.clone())).collect());
         std::future::ready(Ok(all)).boxed()
     }
 
     fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.admin()))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.admin()))).boxed()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::Tables;
+    use tidings_engine::log::StateMachine;
 
     fn id(text: &str) -> ProjectId {
         ProjectId::parse(text).expect("a valid id")
@@ -396,7 +396,7 @@ mod tests {
     }
 
     fn make(table: &mut Table, change: Change) -> Result<(), Declined> {
-        table.judge(&change)?;
+        table.validate(&change)?;
         table.apply(change);
         Ok(())
     }

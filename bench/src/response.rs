@@ -23,7 +23,7 @@ pub struct Head {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ParseState {
     Head,
     /// So many bytes are to come.
     Body(usize),
@@ -42,14 +42,14 @@ pub struct Response {
     pub head: Head,
     /// Bytes of its body so far.
     pub body_bytes: usize,
-    place: Place,
+    state: ParseState,
     /// The beginning of a head or of a line whose end has not come.
     held: Vec<u8>,
 }
 
 impl Default for Response {
     fn default() -> Self {
-        Self { head: Head::default(), body_bytes: 0, place: Place::Head, held: Vec::new() }
+        Self { head: Head::default(), body_bytes: 0, state: ParseState::Head, held: Vec::new() }
     }
 }
 
@@ -57,33 +57,34 @@ impl Response {
     /// Ready for the next one.
     pub fn clear(&mut self) {
         self.body_bytes = 0;
-        self.place = Place::Head;
+        self.state = ParseState::Head;
         self.held.clear();
     }
 
     /// Whether it has come to its end.
     pub fn is_complete(&self) -> bool {
-        self.place == Place::End
+        self.state == ParseState::End
     }
 
     /// Takes what has come.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), ReadError> {
-        while !bytes.is_empty() && self.place != Place::End {
-            bytes = match self.place {
-                Place::Head => self.feed_head(bytes)?,
-                Place::Body(left) => {
+        while !bytes.is_empty() && self.state != ParseState::End {
+            bytes = match self.state {
+                ParseState::Head => self.feed_head(bytes)?,
+                ParseState::Body(left) => {
                     let taken = left.min(bytes.len());
                     self.body_bytes += taken;
-                    self.place = if taken == left { Place::End } else { Place::Body(left - taken) };
+                    self.state = if taken == left { ParseState::End } else { ParseState::Body(left - taken) };
                     &bytes[taken..]
                 }
-                Place::Chunk(left) => {
+                ParseState::Chunk(left) => {
                     let taken = left.min(bytes.len());
-                    self.place = if taken == left { Place::ChunkSize } else { Place::Chunk(left - taken) };
+                    self.state =
+                        if taken == left { ParseState::ChunkSize } else { ParseState::Chunk(left - taken) };
                     &bytes[taken..]
                 }
-                Place::ChunkSize | Place::Trailer => self.feed_line(bytes)?,
-                Place::End => bytes,
+                ParseState::ChunkSize | ParseState::Trailer => self.feed_line(bytes)?,
+                ParseState::End => bytes,
             };
         }
         Ok(())
@@ -92,7 +93,7 @@ impl Response {
     fn feed_head<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], ReadError> {
         if self.held.is_empty() {
             if let Some(end) = memmem::find(bytes, b"\r\n\r\n") {
-                self.place = self.parse(&bytes[..end])?;
+                self.state = self.parse(&bytes[..end])?;
                 return Ok(&bytes[end + 4..]);
             }
             self.held.extend_from_slice(bytes);
@@ -102,7 +103,7 @@ impl Response {
         self.held.extend_from_slice(bytes);
         let Some(end) = memmem::find(&self.held, b"\r\n\r\n") else { return Ok(&[]) };
         let head = std::mem::take(&mut self.held);
-        self.place = self.parse(&head[..end])?;
+        self.state = self.parse(&head[..end])?;
         Ok(&bytes[end + 4 - before..])
     }
 
@@ -113,16 +114,16 @@ impl Response {
         };
         self.held.extend_from_slice(&bytes[..end]);
         let line = self.held.trim_ascii_end();
-        self.place = match self.place {
-            Place::Trailer if line.is_empty() => Place::End,
-            Place::Trailer => Place::Trailer,
+        self.state = match self.state {
+            ParseState::Trailer if line.is_empty() => ParseState::End,
+            ParseState::Trailer => ParseState::Trailer,
             _ => {
                 let digits = line.split(|&byte| byte == b';').next().unwrap_or_default();
                 let size =
                     std::str::from_utf8(digits).ok().and_then(|size| usize::from_str_radix(size, 16).ok());
                 let size = size.ok_or(ReadError::Malformed)?;
                 self.body_bytes += size;
-                if size == 0 { Place::Trailer } else { Place::Chunk(size + 2) }
+                if size == 0 { ParseState::Trailer } else { ParseState::Chunk(size + 2) }
             }
         };
         self.held.clear();
@@ -130,7 +131,7 @@ impl Response {
     }
 
     /// Takes what matters from the head and says what comes behind it.
-    fn parse(&mut self, head: &[u8]) -> Result<Place, ReadError> {
+    fn parse(&mut self, head: &[u8]) -> Result<ParseState, ReadError> {
         let status = head.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         self.head.status = status.and_then(|status| status.parse().ok()).ok_or(ReadError::Malformed)?;
         self.head.next_offset = None;
@@ -151,9 +152,9 @@ impl Response {
             }
         }
         match (self.head.status, chunked, length) {
-            (204 | 304, _, _) | (_, false, Some(0)) => Ok(Place::End),
-            (_, true, _) => Ok(Place::ChunkSize),
-            (_, false, Some(length)) => Ok(Place::Body(length)),
+            (204 | 304, _, _) | (_, false, Some(0)) => Ok(ParseState::End),
+            (_, true, _) => Ok(ParseState::ChunkSize),
+            (_, false, Some(length)) => Ok(ParseState::Body(length)),
             (_, false, None) => Err(ReadError::Endless),
         }
     }

@@ -22,7 +22,7 @@ pub struct Bus {
 #[derive(Debug, Default)]
 struct Shard {
     /// Only logs that somebody listens to have an entry.
-    logs: Mutex<HashMap<LogId, Ears>>,
+    logs: Mutex<HashMap<LogId, Listeners>>,
     /// How many entries there are, to be asked without the lock: a fan-out wakes thousands of logs, of which few are
     /// listened to.
     len: AtomicUsize,
@@ -30,20 +30,20 @@ struct Shard {
 
 /// Who listens to one log.
 #[derive(Debug)]
-struct Ears {
+struct Listeners {
     /// Those that wait.
     waiting: watch::Sender<()>,
     /// Those that are called. Shared with whoever is calling them.
     called: Arc<Vec<Waker>>,
 }
 
-impl Default for Ears {
+impl Default for Listeners {
     fn default() -> Self {
         Self { waiting: watch::Sender::new(()), called: Arc::default() }
     }
 }
 
-impl Ears {
+impl Listeners {
     fn count(&self) -> usize {
         self.waiting.receiver_count() + self.called.len()
     }
@@ -63,18 +63,18 @@ impl Bus {
 
     /// Listens to a log. What happens from now on is heard, also before the first [`Listener::woken`].
     pub fn listen(&self, log: LogId) -> Listener {
-        let changes = self.enter(log, |ears| ears.waiting.subscribe());
+        let changes = self.enter(log, |listeners| listeners.waiting.subscribe());
         Listener { bus: self.clone(), log, changes: Some(changes) }
     }
 
     /// Has a waker called, again and again, until what is returned is dropped, and perhaps once more. It is called by
     /// whoever makes something visible, so it must be quick.
     pub fn attach(&self, log: LogId, waker: Waker) -> Attachment {
-        self.enter(log, |ears| Arc::make_mut(&mut ears.called).push(waker.clone()));
+        self.enter(log, |listeners| Arc::make_mut(&mut listeners.called).push(waker.clone()));
         Attachment { bus: self.clone(), log, waker }
     }
 
-    fn enter<R>(&self, log: LogId, enter: impl FnOnce(&mut Ears) -> R) -> R {
+    fn enter<R>(&self, log: LogId, enter: impl FnOnce(&mut Listeners) -> R) -> R {
         let shard = self.shard(log);
         let mut logs = shard.lock();
         let entered = enter(logs.entry(log).or_default());
@@ -83,12 +83,12 @@ impl Bus {
         entered
     }
 
-    fn leave(&self, log: LogId, leave: impl FnOnce(&mut Ears)) {
+    fn leave(&self, log: LogId, leave: impl FnOnce(&mut Listeners)) {
         let shard = self.shard(log);
         let mut logs = shard.lock();
-        let Some(ears) = logs.get_mut(&log) else { return };
-        leave(ears);
-        if ears.count() == 0 {
+        let Some(listeners) = logs.get_mut(&log) else { return };
+        leave(listeners);
+        if listeners.count() == 0 {
             logs.remove(&log);
             shard.len.store(logs.len(), Ordering::SeqCst);
         }
@@ -101,9 +101,9 @@ impl Bus {
             return;
         }
         let called = match shard.lock().get(&log) {
-            Some(ears) => {
-                ears.waiting.send_replace(());
-                ears.called.clone()
+            Some(listeners) => {
+                listeners.waiting.send_replace(());
+                listeners.called.clone()
             }
             None => return,
         };
@@ -113,7 +113,7 @@ impl Bus {
 
     /// How many listen to a log.
     pub fn listeners(&self, log: LogId) -> usize {
-        self.shard(log).lock().get(&log).map_or(0, Ears::count)
+        self.shard(log).lock().get(&log).map_or(0, Listeners::count)
     }
 
     /// How many logs are listened to.
@@ -127,7 +127,7 @@ impl Bus {
 }
 
 impl Shard {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Ears>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LogId, Listeners>> {
         self.logs.lock().expect("nobody panics while holding a shard")
     }
 }
@@ -167,9 +167,9 @@ pub struct Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.bus.leave(self.log, |ears| {
-            if let Some(at) = ears.called.iter().position(|waker| waker.will_wake(&self.waker)) {
-                Arc::make_mut(&mut ears.called).swap_remove(at);
+        self.bus.leave(self.log, |listeners| {
+            if let Some(at) = listeners.called.iter().position(|waker| waker.will_wake(&self.waker)) {
+                Arc::make_mut(&mut listeners.called).swap_remove(at);
             }
         });
     }

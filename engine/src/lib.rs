@@ -2,12 +2,11 @@
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
 //! once), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`] (patterns
-//! to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their request), [`clock`], [`chance`] and [`metrics`].
+//! to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their request), [`clock`], [`rng`] and [`metrics`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
 pub mod bus;
-pub mod chance;
 pub mod clock;
 pub mod deliver;
 pub mod detach_on_drop;
@@ -16,10 +15,11 @@ pub mod follow;
 pub mod log;
 pub mod matching;
 pub mod metrics;
+pub mod rng;
 
 pub use bus::{Bus, Listener};
-pub use chance::Chance;
 pub use clock::{Clock, ManualClock, WallClock};
 pub use detach_on_drop::DetachOnDrop;
 pub use follow::Follower;
 pub use metrics::{LimitHits, Metrics};
+pub use rng::Rng;

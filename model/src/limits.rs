@@ -100,7 +100,7 @@ pub const REMEMBERED_ANSWERS: usize = 50_000;
 /// Events that are searched for the first answer to a request that its producer repeats, from the latest back.
 pub const REPEAT_SEARCH_EVENTS: usize = 50_000;
 /// How far somebody has seen a room, noted in memory and not yet written.
-pub const NOTED_SEEN: usize = 100_000;
+pub const PENDING_RECEIPTS: usize = 100_000;
 /// Live readers that one user has in the rooms of a project.
 pub const ROOM_STREAMS_PER_USER: usize = 50;
 /// Readers of which it is remembered that they were cut off for being slow.

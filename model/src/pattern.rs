@@ -53,7 +53,7 @@ pub enum Matcher {
     /// Any one segment.
     One,
     /// One segment that has these pieces in this order, the first at its start and the last at its end.
-    Pieces(Box<[Box<str>]>),
+    FrameChunks(Box<[Box<str>]>),
     /// Any number of segments.
     Deep,
 }
@@ -135,7 +135,7 @@ impl Matcher {
             "**" => Ok(Self::Deep),
             "*" => Ok(Self::One),
             _ if text.contains("**") => Err(InvalidPattern::DoubleStarInside),
-            _ if text.contains('*') => Ok(Self::Pieces(text.split('*').map(Box::from).collect())),
+            _ if text.contains('*') => Ok(Self::FrameChunks(text.split('*').map(Box::from).collect())),
             _ => Ok(Self::Literal(text.into())),
         }
     }
@@ -145,7 +145,7 @@ impl Matcher {
         match self {
             Self::Literal(text) => **text == *segment,
             Self::One | Self::Deep => true,
-            Self::Pieces(pieces) => in_order(pieces, segment),
+            Self::FrameChunks(pieces) => in_order(pieces, segment),
         }
     }
 }

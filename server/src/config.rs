@@ -113,7 +113,7 @@ impl Config {
             match std::fs::read_to_string(path) {
                 Ok(text) => file::apply(&text, path, &mut config, &mut problems),
                 Err(error) => problems.push(Problem {
-                    place: Place::WholeFile(path.to_owned()),
+                    location: Location::WholeFile(path.to_owned()),
                     what: format!("cannot be read: {error}"),
                 }),
             }
@@ -125,7 +125,7 @@ impl Config {
     /// What can only be seen when all is said, flags too.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
-        let mut wrong = |key, what: String| problems.push(Problem { place: self.place(key), what });
+        let mut wrong = |key, what: String| problems.push(Problem { location: self.location(key), what });
         if self.dev && !self.listen.ip().is_loopback() {
             let (listen, port) = (self.listen, self.listen.port());
             let only = format!("listens only on this machine: use --listen 127.0.0.1:{port}, not {listen}");
@@ -163,10 +163,10 @@ impl Config {
     }
 
     /// Where a key was said.
-    fn place(&self, key: &'static str) -> Place {
+    fn location(&self, key: &'static str) -> Location {
         match self.said.0.get(key) {
-            Some((path, line)) => Place::File { path: path.clone(), line: *line, key: key.to_owned() },
-            None => Place::Key(key),
+            Some((path, line)) => Location::File { path: path.clone(), line: *line, key: key.to_owned() },
+            None => Location::Key(key),
         }
     }
 
@@ -209,13 +209,13 @@ pub struct ConfigError {
 /// One thing that is wrong.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
-    place: Place,
+    location: Location,
     what: String,
 }
 
 /// Where it was said.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Location {
     File {
         path: PathBuf,
         line: usize,
@@ -227,7 +227,7 @@ enum Place {
     Key(&'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line, key } if key.is_empty() => write!(f, "{}:{line}:", path.display()),
@@ -241,9 +241,9 @@ impl fmt::Display for Place {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Problem { place, what }) in self.problems.iter().enumerate() {
+        for (index, Problem { location, what }) in self.problems.iter().enumerate() {
             let line_end = if index == 0 { "" } else { "\n" };
-            write!(f, "{line_end}{place} {what}")?;
+            write!(f, "{line_end}{location} {what}")?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use socket2::SockRef;
 use tidings_api::live::Socket;
-use tidings_api::{ApiError, Scheme, Stage};
+use tidings_api::{ApiError, LiveContext, Scheme};
 use tidings_engine::metrics::{Counter, Gauge, Held, Name};
 use tidings_engine::{LimitHits, Metrics};
 use tidings_model::limits::{self, Limit};
@@ -66,7 +66,7 @@ pub struct Connections {
     /// Set if they speak TLS.
     pub tls: Option<Arc<Tls>>,
     /// Where answers that stay live.
-    pub stage: Stage,
+    pub live: LiveContext,
     /// Where they are counted.
     pub counts: Counts,
 }
@@ -211,13 +211,13 @@ impl Connections {
             let _ = timeout_at(Instant::now() + limits::HEAD_TIMEOUT, refusing).await;
             return;
         };
-        match early::answer(socket, request, self.http.front()).await {
+        match early::answer(socket, request, self.http.fast_path()).await {
             Ok(Some((socket, feed))) => {
-                let Stage { clock, lives } = self.stage.clone();
+                let LiveContext { clock, live_connections } = self.live.clone();
                 // A task of its own, which is small: this one has room for all that hyper needs. The server waits for it
                 // by what counts the connection.
                 tokio::spawn(async move {
-                    Socket::serve(socket, *feed, clock, &lives).await;
+                    Socket::serve(socket, *feed, clock, &live_connections).await;
                     drop((in_progress, counted));
                 });
             }

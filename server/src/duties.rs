@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidings_api::Lives;
+use tidings_api::LiveConnections;
 use tidings_auth::Projects;
 use tidings_engine::Clock;
 use tidings_engine::duty::{Leadership, Stopped};
@@ -48,7 +48,7 @@ pub struct Subjects {
     /// The projects.
     pub projects: Projects,
     /// The live answers.
-    pub lives: Arc<Lives>,
+    pub live_connections: Arc<LiveConnections>,
     /// The store's upkeep.
     pub upkeep: Upkeep,
     /// What time it is.
@@ -57,7 +57,7 @@ pub struct Subjects {
 
 /// All duties of a server.
 pub fn of_server(subjects: Subjects) -> Vec<Duty> {
-    let Subjects { sessions, rooms, projects, lives, upkeep, clock } = subjects;
+    let Subjects { sessions, rooms, projects, live_connections, upkeep, clock } = subjects;
     let streams = sessions.streams().clone();
     let (expiring, retaining, cleaning, following, asking) =
         (streams.clone(), streams.clone(), sessions.clone(), sessions.clone(), sessions.clone());
@@ -75,8 +75,10 @@ pub fn of_server(subjects: Subjects) -> Vec<Duty> {
         Duty::every("session-backlog", BACKLOG_INTERVAL, move || look_for_backlog(asking.clone())),
         Duty::lasting("rooms", move || rooms.clone().tend()),
         // Each node has readers and a store of its own.
-        Duty::lasting("live-answers", move || ask_lives(lives.clone(), projects.clone(), clock.clone()))
-            .on_each_node(),
+        Duty::lasting("live-answers", move || {
+            ask_lives(live_connections.clone(), projects.clone(), clock.clone())
+        })
+        .on_each_node(),
         Duty::every("store-upkeep", UPKEEP_INTERVAL, move || give_space_back(upkeep.clone())).on_each_node(),
     ]
 }
@@ -294,7 +296,7 @@ async fn give_space_back(upkeep: Upkeep) {
 }
 
 /// Asks all live answers, again and again, whether they may go on.
-async fn ask_lives(lives: Arc<Lives>, projects: Projects, clock: Arc<dyn Clock>) {
+async fn ask_lives(live_connections: Arc<LiveConnections>, projects: Projects, clock: Arc<dyn Clock>) {
     let mut generations = projects.generations();
     loop {
         tokio::select! {
@@ -302,7 +304,7 @@ async fn ask_lives(lives: Arc<Lives>, projects: Projects, clock: Arc<dyn Clock>)
             // Somebody's key may be gone: they need not wait to hear it.
             _ = generations.changed() => {}
         }
-        lives.sweep(clock.now());
+        live_connections.sweep(clock.now());
     }
 }
 

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
-use tidings_api::Front;
+use tidings_api::FastPath;
 use tidings_api::live::{self, Feed, RawSocket};
 use tidings_model::limits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -46,9 +46,9 @@ pub async fn look(mut socket: TcpStream) -> io::Result<First> {
 pub async fn answer(
     socket: TcpStream,
     request: Request<Body>,
-    front: &Front,
+    fast_path: &FastPath,
 ) -> io::Result<Option<(TcpStream, Box<Feed>)>> {
-    let answering = front.answer(request, |request| {
+    let answering = fast_path.answer(request, |request| {
         request.extensions_mut().insert(RawSocket);
     });
     let Ok(mut response) = answering.await;

@@ -16,8 +16,8 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tidings_api::live::Conduit;
-use tidings_api::{Answering, ApiError, Front, Scheme, transfer_encoding_unknown};
+use tidings_api::live::ConnectionHandle;
+use tidings_api::{Answering, ApiError, FastPath, Scheme, transfer_encoding_unknown};
 use tidings_engine::LimitHits;
 use tidings_model::limits::{self, Limit};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -54,7 +54,7 @@ pub struct Opened<I> {
 pub struct Http {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
-    front: Front,
+    fast_path: FastPath,
     always: fn(&str) -> bool,
     idle_timeout: Duration,
     write_timeout: Duration,
@@ -71,7 +71,7 @@ impl Http {
     ///
     /// Heads up to twice the limit come through to the routes, which tell the client in full what is wrong; what is
     /// larger is refused here, with a status alone.
-    pub fn new(front: Front, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
+    pub fn new(fast_path: FastPath, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
         let head_bytes = options.header_bytes.max(limits::URI_BYTES).saturating_mul(2);
         let mut http1 = http1::Builder::new();
         // Runs while a connection waits for the head of its next request. The first one has its own deadline.
@@ -90,7 +90,7 @@ impl Http {
             .max_send_buf_size(limits::HTTP2_SEND_BYTES)
             .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
         let ConnectionOptions { idle_timeout, write_timeout, .. } = *options;
-        Self { http1, http2, front, always: is_health, idle_timeout, write_timeout, limit_hits }
+        Self { http1, http2, fast_path, always: is_health, idle_timeout, write_timeout, limit_hits }
     }
 
     /// The same, where every path is answered although all connections are in use.
@@ -100,8 +100,8 @@ impl Http {
     }
 
     /// What is served.
-    pub fn front(&self) -> &Front {
-        &self.front
+    pub fn fast_path(&self) -> &FastPath {
+        &self.fast_path
     }
 
     /// Serves a connection to its end. The head of its first request is due at a moment; when the server stops, the
@@ -112,27 +112,33 @@ impl Http {
     {
         let seat = opened.counted.seat().clone();
         let activity = Arc::new(Activity::new(seat.clone()));
-        let conduit = match (Conduit::new(Arc::new(opened.counted)), opened.version) {
-            (conduit, Version::One) => conduit,
-            (conduit, Version::Two) => conduit.shared(),
+        let connection_handle = match (ConnectionHandle::new(Arc::new(opened.counted)), opened.version) {
+            (connection_handle, Version::One) => connection_handle,
+            (connection_handle, Version::Two) => connection_handle.shared(),
         };
         let routes = Routes {
-            front: self.front.clone(),
+            fast_path: self.fast_path.clone(),
             scheme: opened.scheme,
             always: self.always,
             activity: activity.clone(),
-            conduit: conduit.clone(),
+            connection_handle: connection_handle.clone(),
         };
         let io = Progress::new(opened.io, self.write_timeout, self.limit_hits.clone());
-        let life = Life { http: self, activity: &activity, conduit: &conduit, head_due, stopping };
+        let lifetime = ConnectionLifetime {
+            http: self,
+            activity: &activity,
+            connection_handle: &connection_handle,
+            head_due,
+            stopping,
+        };
         match opened.version {
             Version::One => {
                 let withheld = Withheld::default();
-                let io = TokioIo::new(io.telling(conduit.clone(), withheld.clone()));
+                let io = TokioIo::new(io.telling(connection_handle.clone(), withheld.clone()));
                 // In memory of its own: a task has room for the largest of all ways it may go.
                 let mut connection = Box::pin(self.http1.serve_connection(io, routes).with_upgrades());
                 let never = std::future::pending();
-                let ended = life.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
+                let ended = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
                 if let Some((status, io)) = withheld.take() {
                     Box::pin(refuse(io, status, ended.err(), &seat)).await;
                 }
@@ -140,7 +146,7 @@ impl Http {
             Version::Two => {
                 let mut connection = Box::pin(self.http2.serve_connection(TokioIo::new(io), routes));
                 let idle = activity.idle(self.idle_timeout);
-                let _ = life.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
+                let _ = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
             }
         }
         // If anything is left of it, that is a WebSocket.
@@ -175,16 +181,16 @@ async fn refuse(
     }
 }
 
-/// One connection's life.
-struct Life<'a> {
+/// One connection's lifetime.
+struct ConnectionLifetime<'a> {
     http: &'a Http,
     activity: &'a Activity,
-    conduit: &'a Conduit,
+    connection_handle: &'a ConnectionHandle,
     head_due: Instant,
     stopping: watch::Receiver<bool>,
 }
 
-impl Life<'_> {
+impl ConnectionLifetime<'_> {
     /// `finish` asks the connection to end after what it is doing; `idle` resolves when it was quiet for too long.
     async fn live<C: Future<Output = Result<(), hyper::Error>>>(
         mut self,
@@ -232,7 +238,7 @@ impl Life<'_> {
                     }
                     leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
                 }
-                () = self.conduit.is_cut() => {
+                () = self.connection_handle.is_cut() => {
                     tracing::debug!("a connection was cut: its reader took nothing");
                     return Ok(());
                 }
@@ -302,11 +308,11 @@ impl Activity {
 /// The routes, for one connection. Each request keeps it from being idle.
 #[derive(Clone)]
 struct Routes {
-    front: Front,
+    fast_path: FastPath,
     scheme: Scheme,
     always: fn(&str) -> bool,
     activity: Arc<Activity>,
-    conduit: Conduit,
+    connection_handle: ConnectionHandle,
 }
 
 impl Service<Request<Incoming>> for Routes {
@@ -321,11 +327,11 @@ impl Service<Request<Incoming>> for Routes {
             let answering = Answering::Straight(Box::pin(std::future::ready(no_room())));
             return BusyFuture { answering, closes, open: None };
         };
-        let answering = self.front.answer(request, |request| {
+        let answering = self.fast_path.answer(request, |request| {
             if self.scheme == Scheme::Https {
                 request.extensions_mut().insert(Scheme::Https);
             }
-            request.extensions_mut().insert(self.conduit.clone());
+            request.extensions_mut().insert(self.connection_handle.clone());
         });
         let open = Some(RequestOpen { activity: self.activity.clone(), in_progress });
         BusyFuture { answering, closes, open }

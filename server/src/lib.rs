@@ -1,5 +1,6 @@
 //! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
 
+pub mod catalog;
 pub mod config;
 mod connections;
 pub mod descriptors;
@@ -7,7 +8,6 @@ pub mod duration;
 mod duties;
 mod early;
 mod http;
-pub mod ledger;
 pub mod options;
 mod pool;
 mod preface;
@@ -17,10 +17,10 @@ pub mod serve;
 mod tls;
 mod usage;
 
+pub use catalog::Catalog;
 pub use config::Config;
 pub use connections::ConnectionOptions;
 pub use duties::Duty;
-pub use ledger::Ledger;
 pub use options::{LimitOptions, ObserveOptions, TlsOptions};
 pub use projects::{StoredProjects, SystemRandomness};
 pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};

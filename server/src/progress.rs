@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidings_api::live::Conduit;
+use tidings_api::live::ConnectionHandle;
 use tidings_engine::LimitHits;
 use tidings_model::limits::Limit;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,7 +21,7 @@ pub struct Progress<I> {
     io: Option<I>,
     patience: Patience,
     /// Where to tell that the client has closed its side.
-    conduit: Option<Conduit>,
+    connection_handle: Option<ConnectionHandle>,
     /// What was read to see whether the client is there.
     ahead: Ahead,
     /// The status that hyper chose by itself, once it has, and where the connection is given back.
@@ -66,14 +66,14 @@ impl<I> Progress<I> {
     /// Waits for at most so long until something is taken.
     pub fn new(io: I, timeout: Duration, limit_hits: LimitHits) -> Self {
         let patience = Patience { timeout, limit_hits, waits: Waits::Not };
-        Self { io: Some(io), patience, conduit: None, ahead: Ahead::Nothing, withheld: None }
+        Self { io: Some(io), patience, connection_handle: None, ahead: Ahead::Nothing, withheld: None }
     }
 
-    /// The same under HTTP/1.1: tells a conduit when the client has closed its side, and gives the connection back when hyper
+    /// The same under HTTP/1.1: tells a connection_handle when the client has closed its side, and gives the connection back when hyper
     /// cannot read a request.
     #[must_use]
-    pub fn telling(self, conduit: Conduit, withheld: Withheld<I>) -> Self {
-        Self { conduit: Some(conduit), withheld: Some((None, withheld)), ..self }
+    pub fn telling(self, connection_handle: ConnectionHandle, withheld: Withheld<I>) -> Self {
+        Self { connection_handle: Some(connection_handle), withheld: Some((None, withheld)), ..self }
     }
 
     /// Whether these bytes are hyper's own answer, which is kept from the client.
@@ -97,7 +97,11 @@ fn refusal_of_hyper(bytes: &[u8]) -> Option<u16> {
 impl<I: AsyncRead + Unpin> Progress<I> {
     /// Looks whether the client is there while nobody else reads.
     fn watch(&mut self, cx: &mut Context<'_>) {
-        let Some(conduit) = self.conduit.as_ref().filter(|conduit| conduit.is_watched()) else { return };
+        let Some(connection_handle) =
+            self.connection_handle.as_ref().filter(|connection_handle| connection_handle.is_watched())
+        else {
+            return;
+        };
         let Some(io) = self.io.as_mut().filter(|_| self.ahead == Ahead::Nothing) else { return };
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -105,7 +109,7 @@ impl<I: AsyncRead + Unpin> Progress<I> {
         self.ahead = match (read, buffer.filled()) {
             (Ok(()), &[byte]) => Ahead::Byte(byte),
             (Ok(()), _) | (Err(_), _) => {
-                conduit.leave();
+                connection_handle.leave();
                 // The answer is asked once more, and ends.
                 cx.waker().wake_by_ref();
                 Ahead::End
@@ -129,7 +133,7 @@ enum Waits {
 
 impl Patience {
     /// What came of a write, or the error of one that has waited for too long.
-    fn judge<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn validate<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.waits = Waits::Not;
             return wrote;
@@ -181,7 +185,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         }
         let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
         let wrote = Pin::new(io).poll_write(cx, bytes);
-        patience.judge(cx, wrote)
+        patience.validate(cx, wrote)
     }
 
     fn poll_write_vectored(
@@ -194,7 +198,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         }
         let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
         let wrote = Pin::new(io).poll_write_vectored(cx, parts);
-        patience.judge(cx, wrote)
+        patience.validate(cx, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -205,7 +209,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         self.watch(cx);
         let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
         let flushed = Pin::new(io).poll_flush(cx);
-        patience.judge(cx, flushed)
+        patience.validate(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -216,7 +220,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         }
         let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
         let shut = Pin::new(io).poll_shutdown(cx);
-        patience.judge(cx, shut)
+        patience.validate(cx, shut)
     }
 }
 

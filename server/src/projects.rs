@@ -7,7 +7,7 @@ use tidings_auth::{Given, Projects, Randomness};
 use tidings_embedded::{DirectoryLock, Embedded, Options};
 use tidings_engine::{Bus, WallClock};
 
-use crate::ledger::Ledger;
+use crate::catalog::Catalog;
 use crate::serve::StartError;
 
 /// The operating system's randomness.
@@ -37,7 +37,7 @@ impl StoredProjects {
         let lock = DirectoryLock::take(data)?;
         let options = Options { secret: secret(), ..Options::default() };
         let disk = Arc::new(lock.folder());
-        let store = Embedded::<Ledger>::open(disk, options, Bus::new(), Arc::new(WallClock))?;
+        let store = Embedded::<Catalog>::open(disk, options, Bus::new(), Arc::new(WallClock))?;
         let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), given).await;
         Ok(Self { projects: projects.map_err(StartError::Projects)?, _lock: lock })
     }

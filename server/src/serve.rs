@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_api::{
-    Api, BodyBudget, Drain, Envelopes, Front, Lives, Observe, Parts, Stage, Turnstile, TurnstileOptions,
+    Api, BodyBudget, Drain, Envelopes, FastPath, LiveConnections, LiveContext, Observe, Parts,
+    RequestLimiter, RequestLimits,
 };
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
 use tidings_embedded::{DirectoryLock, Embedded, OpenError};
@@ -15,7 +16,7 @@ use tidings_engine::deliver::Channels;
 use tidings_engine::duty::{Leadership, Stopped};
 use tidings_engine::log::{Memory, StoreError};
 use tidings_engine::metrics::{Kind, Name};
-use tidings_engine::{Bus, Chance, Clock, LimitHits, Metrics};
+use tidings_engine::{Bus, Clock, LimitHits, Metrics, Rng};
 use tidings_model::limits;
 use tidings_rooms::Rooms;
 use tidings_sessions::{Sessions, Undelivered};
@@ -24,10 +25,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::catalog::Catalog;
 use crate::connections::{self, ConnectionOptions, Connections, Counts};
 use crate::duties::{self, Duties, Duty, Subjects, Upkeep};
 use crate::http::Http;
-use crate::ledger::Ledger;
 use crate::options::{LimitOptions, ObserveOptions, TlsOptions};
 use crate::projects::{self, SystemRandomness};
 use crate::tls::{Tls, TlsError};
@@ -39,7 +40,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where streams are kept.
 #[derive(Clone)]
 pub enum StoreChoice {
-    /// In memory, for as long as the process lives.
+    /// In memory, for as long as the process live_connections.
     Memory,
     /// In files.
     Embedded {
@@ -94,7 +95,7 @@ pub struct ServerOptions {
     pub listen: SocketAddr,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
-    /// Seed of what is left to chance.
+    /// Seed of what is random.
     pub seed: u64,
     /// How streams are set.
     pub streams: Options,
@@ -117,7 +118,7 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// A server in which nothing is set that has a default, and nothing is left to chance.
+    /// A server in which nothing is set that has a default, and nothing is random.
     pub fn new(store: StoreChoice, listen: SocketAddr, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
@@ -156,7 +157,7 @@ pub struct Server {
     channels: Channels,
     sessions: Sessions,
     rooms: Rooms,
-    lives: Arc<Lives>,
+    live_connections: Arc<LiveConnections>,
     clock: Arc<dyn Clock>,
     projects: Projects,
     metrics: Metrics,
@@ -196,39 +197,39 @@ impl Server {
             tracing::warn!(%error, "could not remove sources whose forks have gone; trying again later");
         }
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
-        let chance = Arc::new(Chance::seeded(options.seed));
+        let rng = Arc::new(Rng::seeded(options.seed));
         let rooms = {
-            let (bus, clock, chance) = (bus.clone(), clock.clone(), chance.clone());
-            let opening = Rooms::open(opened.rooms, bus, clock, chance, options.rooms, &metrics);
+            let (bus, clock, rng) = (bus.clone(), clock.clone(), rng.clone());
+            let opening = Rooms::open(opened.rooms, bus, clock, rng, options.rooms, &metrics);
             opening.await.map_err(StartError::Rooms)?
         };
         let (projects, channels) = (gate.projects().clone(), streams.channels().clone());
         let (drain, drained) = Drain::new();
-        let stage = Stage { clock: clock.clone(), lives: Arc::default() };
-        let lives = stage.lives.clone();
+        let live = LiveContext { clock: clock.clone(), live_connections: Arc::default() };
+        let live_connections = live.live_connections.clone();
         let duties = {
             let own = duties::of_server(Subjects {
                 sessions: sessions.clone(),
                 rooms: rooms.clone(),
                 projects: projects.clone(),
-                lives: lives.clone(),
+                live_connections: live_connections.clone(),
                 upkeep: opened.upkeep,
                 clock: clock.clone(),
             });
             Duties::start(duties::with(own, options.duties), &clock, &options.leadership)
         };
-        let observe = Arc::new(Observe::new(&metrics, clock.clone(), &chance, options.observe.spans));
-        let turnstile = Arc::new(Turnstile::new(options.limits.turnstile(), clock.clone()));
+        let observe = Arc::new(Observe::new(&metrics, clock.clone(), &rng, options.observe.spans));
+        let request_limiter = Arc::new(RequestLimiter::new(options.limits.request_limiter(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
         let api = Api::new(Parts {
             streams,
             sessions: sessions.clone(),
             rooms: rooms.clone(),
             gate,
-            chance,
+            rng,
             drained,
-            stage: stage.clone(),
-            turnstile,
+            live: live.clone(),
+            request_limiter,
             body_budget: BodyBudget::new(options.limits.body_bytes_in_flight, &metrics),
             observe,
             metrics_access,
@@ -236,14 +237,14 @@ impl Server {
         });
         let (stop, stopped) = watch::channel(false);
         let serving = {
-            let http = Http::new(Front::new(api.clone()), &connection_options, LimitHits::new(&metrics));
+            let http = Http::new(FastPath::new(api.clone()), &connection_options, LimitHits::new(&metrics));
             let counts = Counts::new(&metrics);
             let shared = Connections {
                 options: connection_options.clone(),
                 http,
                 tls: tls.clone(),
                 counts,
-                stage: stage.clone(),
+                live: live.clone(),
             };
             tokio::spawn(connections::serve(listener, Arc::new(shared), when_stopped(stopped.clone())))
         };
@@ -252,9 +253,10 @@ impl Server {
                 ConnectionOptions { connections: limits::METRICS_CONNECTIONS, ..connection_options };
             // Not counted among those of clients.
             let uncounted = Metrics::new();
-            let http = Http::new(Front::for_operators(api), &settings, LimitHits::new(&uncounted)).always();
+            let http =
+                Http::new(FastPath::for_operators(api), &settings, LimitHits::new(&uncounted)).always();
             let counts = Counts::new(&uncounted);
-            let shared = Connections { options: settings, http, tls: None, counts, stage };
+            let shared = Connections { options: settings, http, tls: None, counts, live };
             (address, tokio::spawn(connections::serve(listener, Arc::new(shared), when_dropped(stopped))))
         };
         let (metrics_address, serving_metrics) = metrics_listener.map(serve_metrics).unzip();
@@ -265,7 +267,7 @@ impl Server {
             channels,
             sessions,
             rooms,
-            lives,
+            live_connections,
             clock,
             projects,
             metrics,
@@ -330,8 +332,8 @@ impl Server {
     }
 
     /// All answers that stay.
-    pub fn lives(&self) -> &Lives {
-        &self.lives
+    pub fn live_connections(&self) -> &LiveConnections {
+        &self.live_connections
     }
 
     /// Resolves when one of the server's duties has stopped. Without it the server must not go on.
@@ -348,14 +350,14 @@ impl Server {
     /// it has waited long enough for those that do not take theirs.
     pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
-        self.lives.drain(self.clock.now());
+        self.live_connections.drain(self.clock.now());
         self.stop.send_replace(true);
         let served = match tokio::time::timeout(STOP_TIMEOUT, &mut self.serving).await {
             Ok(served) => served.map_err(io::Error::other),
             Err(_) => {
                 tracing::warn!("some connections did not end by themselves and are cut");
                 self.serving.abort();
-                self.lives.cut();
+                self.live_connections.cut();
                 Ok(())
             }
         };
@@ -369,8 +371,8 @@ impl Server {
 }
 
 impl LimitOptions {
-    fn turnstile(&self) -> TurnstileOptions {
-        TurnstileOptions { header_bytes: self.header_bytes, requests_per_second: self.requests_per_second }
+    fn request_limiter(&self) -> RequestLimits {
+        RequestLimits { header_bytes: self.header_bytes, requests_per_second: self.requests_per_second }
     }
 
     fn connections(&self, slow_reader_timeout: Duration) -> ConnectionOptions {
@@ -421,9 +423,9 @@ fn open_store(
     const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the store." };
     match choice {
         StoreChoice::Memory => {
-            let store = Arc::new(Memory::<Ledger>::new(bus.clone(), clock.clone()));
+            let store = Arc::new(Memory::<Catalog>::new(bus.clone(), clock.clone()));
             let counted = store.clone();
-            let streams = move || counted.look(|ledger: &Ledger, _| ledger.streams.len()) as f64;
+            let streams = move || counted.look(|catalog: &Catalog, _| catalog.streams.len()) as f64;
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);
             let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
             Ok(Opened { store, sessions, rooms, projects, lock: None, upkeep: Arc::new(|| Ok(())) })
@@ -433,10 +435,10 @@ fn open_store(
             let disk = Arc::new(lock.folder());
             let secret = projects::secret();
             let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
-            let store = Embedded::<Ledger>::open(disk, options, bus.clone(), clock.clone())?;
+            let store = Embedded::<Catalog>::open(disk, options, bus.clone(), clock.clone())?;
             let counted = store.downgrade();
             let streams = move || {
-                counted.upgrade().map_or(0, |store| store.look(|ledger: &Ledger, _| ledger.streams.len()))
+                counted.upgrade().map_or(0, |store| store.look(|catalog: &Catalog, _| catalog.streams.len()))
                     as f64
             };
             metrics.compute(STREAMS, Kind::Gauge, &[], streams);

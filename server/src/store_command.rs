@@ -8,7 +8,7 @@ use tidings_embedded::checkpoint::MANIFEST;
 use tidings_embedded::tools::{Snapshot, backup, check, truncate};
 use tidings_embedded::{DirectoryLock, Folder};
 use tidings_model::{LogId, Position};
-use tidings_server::Ledger;
+use tidings_server::Catalog;
 
 use crate::command::CommandError;
 
@@ -93,7 +93,7 @@ fn existing(dir: &Path) -> Result<Folder, CommandError> {
 
 fn run_check(dir: &Path) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(dir)?;
-    let problems = check::<Ledger>(&folder);
+    let problems = check::<Catalog>(&folder);
     for problem in &problems {
         println!("{problem}");
     }
@@ -108,7 +108,7 @@ fn run_check(dir: &Path) -> Result<(), CommandError> {
 
 fn run_stats(dir: &Path) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(dir)?;
-    let snapshot = Snapshot::<Ledger>::load(&folder)?;
+    let snapshot = Snapshot::<Catalog>::load(&folder)?;
     let stats = snapshot.stats(&folder)?;
     println!("era              {}", stats.era);
     println!("last commit      {}", stats.last_commit.get());
@@ -122,7 +122,7 @@ fn run_stats(dir: &Path) -> Result<(), CommandError> {
 
 fn run_dump(dump: &Dump) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(&dump.dir)?;
-    let snapshot = Snapshot::<Ledger>::load(&folder)?;
+    let snapshot = Snapshot::<Catalog>::load(&folder)?;
     let mut streams: Vec<_> = snapshot.tables().streams.iter().collect();
     streams.sort_by(|a, b| a.0.cmp(b.0));
     let mut out = io::stdout().lock();
@@ -132,7 +132,7 @@ fn run_dump(dump: &Dump) -> Result<(), CommandError> {
             continue;
         }
         found = true;
-        writeln!(out, "stream {key}: {}, {}, {:?}", stream.log, stream.content_type, stream.life)?;
+        writeln!(out, "stream {key}: {}, {}, {:?}", stream.log, stream.content_type, stream.state)?;
         dump_records(&snapshot, stream.log, &mut out)?;
     }
     match &dump.stream {
@@ -141,7 +141,7 @@ fn run_dump(dump: &Dump) -> Result<(), CommandError> {
     }
 }
 
-fn dump_records(snapshot: &Snapshot<Ledger>, log: LogId, out: &mut impl Write) -> Result<(), CommandError> {
+fn dump_records(snapshot: &Snapshot<Catalog>, log: LogId, out: &mut impl Write) -> Result<(), CommandError> {
     let mut after = Position::ZERO;
     loop {
         let records = snapshot.records(log, after)?;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::deliver::{
-    Batch, Channels, Encode, Join, Limits, Lost, Pieces, Source, Step, Subscription,
+    Batch, Channels, Encode, FrameChunks, Join, Limits, Lost, Source, Step, Subscription,
 };
 use tidings_engine::log::{Boundary, Origin, Page, Record, Span, Status};
 use tidings_engine::{Bus, ManualClock};
@@ -163,7 +163,7 @@ impl Source for Session {
     }
 }
 
-async fn hear(subscription: &mut Subscription) -> Pieces {
+async fn hear(subscription: &mut Subscription) -> FrameChunks {
     let mut frames = Vec::new();
     assert_eq!(subscription.next(0, |frame| frames.push(frame.bytes.clone())).await, Step::Frames);
     assert_eq!(frames.len(), 1);
@@ -229,8 +229,8 @@ async fn readers_of_many_sessions_hear_a_record_that_was_written_once() {
             own[0].origin = None;
             let batch = Batch { records: &own, next: own[0].position, up_to_date: true, closed: false };
             let alone = encoder(&encoded).encode(&batch, 0);
-            assert!(matches!(alone, Pieces::One(_)));
-            let seen = |pieces: Pieces| unframed(framing.unwrap_or(Framing::Plain), &pieces.joined());
+            assert!(matches!(alone, FrameChunks::One(_)));
+            let seen = |pieces: FrameChunks| unframed(framing.unwrap_or(Framing::Plain), &pieces.joined());
             assert_eq!(seen(heard), seen(alone));
         }
     }

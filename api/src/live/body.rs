@@ -11,27 +11,37 @@ use http_body::Frame;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
 
-use super::conduit::Conduit;
+use super::connection_handle::ConnectionHandle;
+use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
-use super::lives::{Life, Lives};
 
 /// The body.
-pub struct LiveBody(Arc<Shared>);
+pub struct LiveBody(Arc<PolledFeed>);
 
-struct Shared {
+struct PolledFeed {
     feed: Mutex<Feed>,
     clock: Arc<dyn Clock>,
     task: AtomicWaker,
-    conduit: Option<Conduit>,
+    connection_handle: Option<ConnectionHandle>,
 }
 
 impl LiveBody {
-    pub fn new(feed: Feed, clock: Arc<dyn Clock>, conduit: Option<Conduit>, lives: &Lives) -> Self {
-        if let Some(conduit) = &conduit {
-            conduit.watch(true);
+    pub fn new(
+        feed: Feed,
+        clock: Arc<dyn Clock>,
+        connection_handle: Option<ConnectionHandle>,
+        live_connections: &LiveConnections,
+    ) -> Self {
+        if let Some(connection_handle) = &connection_handle {
+            connection_handle.watch(true);
         }
-        let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), conduit });
-        lives.enter(shared.clone());
+        let shared = Arc::new(PolledFeed {
+            feed: Mutex::new(feed),
+            clock,
+            task: AtomicWaker::new(),
+            connection_handle,
+        });
+        live_connections.enter(shared.clone());
         Self(shared)
     }
 }
@@ -49,7 +59,7 @@ impl http_body::Body for LiveBody {
         let mut feed = shared.feed();
         // Being asked for more means that the last was taken.
         feed.taken();
-        if shared.conduit.as_ref().is_some_and(Conduit::has_left) {
+        if shared.connection_handle.as_ref().is_some_and(ConnectionHandle::has_left) {
             feed.leave();
         }
         if feed.poll_outbox(cx, || shared.clock.now()).is_pending() {
@@ -62,20 +72,20 @@ impl http_body::Body for LiveBody {
 impl Drop for LiveBody {
     fn drop(&mut self) {
         self.0.feed().abandon();
-        if let Some(conduit) = &self.0.conduit {
-            conduit.watch(false);
+        if let Some(connection_handle) = &self.0.connection_handle {
+            connection_handle.watch(false);
         }
     }
 }
 
-impl Shared {
+impl PolledFeed {
     /// Also after a panic while sending: then it is only let go.
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Life for Shared {
+impl LiveConnection for PolledFeed {
     fn tick(self: Arc<Self>, now: Timestamp) {
         let ask = self.feed().tick(now);
         match ask {
@@ -83,9 +93,9 @@ impl Life for Shared {
             Ask::Send => self.task.wake(),
             // It is not polled, so it cannot end by itself.
             Ask::Cut => {
-                let Some(conduit) = &self.conduit else { return };
-                if self.feed().ended_for(now) >= conduit.forbearance() {
-                    conduit.cut();
+                let Some(connection_handle) = &self.connection_handle else { return };
+                if self.feed().ended_for(now) >= connection_handle.forbearance() {
+                    connection_handle.cut();
                 }
             }
         }
@@ -97,8 +107,8 @@ impl Life for Shared {
     }
 
     fn cut(&self) {
-        if let Some(conduit) = &self.conduit {
-            conduit.cut();
+        if let Some(connection_handle) = &self.connection_handle {
+            connection_handle.cut();
         }
     }
 }

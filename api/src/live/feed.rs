@@ -7,9 +7,9 @@ use bytes::Bytes;
 use tidings_engine::deliver::{Lost, Step, Subscription};
 use tidings_model::{Timestamp, limits};
 
-use super::manner::{CaughtUp, LastWord, Reply};
+use super::feed_options::FeedOptions;
 use super::outbox::Outbox;
-use super::terms::Terms;
+use super::protocol::{CaughtUp, LastWord, Reply};
 use crate::sse::chunk;
 use crate::websocket::{self, Close, Code, Event, Opcode, Tick, frame};
 
@@ -77,7 +77,7 @@ pub struct Feed {
     /// An answer to what the client said. One is kept: whoever asks more quickly than it listens is answered once.
     answer: Option<Bytes>,
     wire: Wire,
-    terms: Terms,
+    options: FeedOptions,
     /// Since when the client has taken nothing though something waits for it.
     stuck_since: Option<Timestamp>,
     ended: Option<(End, Timestamp)>,
@@ -111,8 +111,8 @@ pub enum Ask {
 }
 
 impl Feed {
-    /// Feeds what a subscription gives. Without one, the client and the terms decide what to begin with.
-    pub fn new(subscription: Option<Subscription>, wire: Wire, terms: Terms) -> Self {
+    /// Feeds what a subscription gives. Without one, the client and the options decide what to begin with.
+    pub fn new(subscription: Option<Subscription>, wire: Wire, options: FeedOptions) -> Self {
         let waiting = subscription.is_none();
         let outbox = Outbox::at(subscription.as_ref().map(Subscription::position).unwrap_or_default());
         Self {
@@ -120,9 +120,9 @@ impl Feed {
             outbox,
             answer: None,
             wire,
-            asked: terms.began,
-            last_sent: terms.began,
-            terms,
+            asked: options.began,
+            last_sent: options.began,
+            options,
             stuck_since: None,
             ended: None,
             waiting,
@@ -150,7 +150,7 @@ impl Feed {
 
     /// Until when the client may say where to begin, if it may.
     pub fn begins_at(&self) -> Option<Timestamp> {
-        self.terms.manner.begins_at().filter(|_| self.waiting)
+        self.options.protocol.begins_at().filter(|_| self.waiting)
     }
 
     /// What is to be sent; taken from the subscription if it is empty. Ready with an empty outbox means that all is said.
@@ -161,7 +161,7 @@ impl Feed {
         while self.outbox.is_empty()
             && let Some(subscription) = &mut self.subscription
         {
-            if !self.terms.manner.may_hear() {
+            if !self.options.protocol.may_hear() {
                 self.end(End::Expelled, now());
                 break;
             }
@@ -172,7 +172,7 @@ impl Feed {
                 Poll::Pending if !has_all => return Poll::Pending,
                 Poll::Pending if self.caught_up && self.left => self.end(End::Left, now()),
                 Poll::Pending if self.caught_up => return Poll::Pending,
-                Poll::Pending => match self.terms.manner.caught_up(self.outbox.reaches(), now()) {
+                Poll::Pending => match self.options.protocol.caught_up(self.outbox.reaches(), now()) {
                     CaughtUp::NotYet if self.left => self.end(End::Left, now()),
                     CaughtUp::NotYet => return Poll::Pending,
                     CaughtUp::Silently => self.caught_up = true,
@@ -182,7 +182,9 @@ impl Feed {
                     }
                 },
                 // It was asked before they were taken, and it may have been long until then.
-                Poll::Ready(Step::Frames) if !self.terms.manner.may_hear() => self.end(End::Expelled, now()),
+                Poll::Ready(Step::Frames) if !self.options.protocol.may_hear() => {
+                    self.end(End::Expelled, now())
+                }
                 // Perhaps without a byte, for one who hears only some of them.
                 Poll::Ready(Step::Frames) => {}
                 Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
@@ -216,7 +218,7 @@ impl Feed {
                 // What is said after the end is not heard.
                 Event::Text(_) | Event::Binary(_) if self.ended.is_some() => {}
                 Event::Text(text) => {
-                    let reply = self.terms.manner.heard(text.as_str(), now);
+                    let reply = self.options.protocol.heard(text.as_str(), now);
                     self.reply(reply, now);
                 }
                 Event::Binary(_) => {
@@ -284,7 +286,7 @@ impl Feed {
         if end.is_abrupt() {
             self.outbox.keep_begun();
         }
-        let last_word = self.terms.manner.last_word(end, self.outbox.reaches(), lag, now);
+        let last_word = self.options.protocol.last_word(end, self.outbox.reaches(), lag, now);
         self.finish(end, last_word, now);
     }
 
@@ -345,27 +347,27 @@ impl Feed {
         if let Some(since) = &mut self.stuck_since {
             *since = now.min(*since);
         }
-        self.terms.began = now.min(self.terms.began);
+        self.options.began = now.min(self.options.began);
         let stuck = self.stuck_since.map(|since| now.since(since));
         let lag = self.subscription.as_ref().and_then(Subscription::lag);
-        if self.terms.bounds.exceeded(stuck, lag) {
+        if self.options.bounds.exceeded(stuck, lag) {
             self.end(End::Slow, now);
             return Ask::Send;
         }
-        if !self.terms.pass.holds(now) {
+        if !self.options.pass.holds(now) {
             self.end(End::Revoked, now);
             return Ask::Send;
         }
-        if !self.terms.manner.may_hear() {
+        if !self.options.protocol.may_hear() {
             self.end(End::Expelled, now);
             return Ask::Send;
         }
-        if self.waiting && self.terms.manner.is_due(now) {
-            let reply = self.terms.manner.begin(now);
+        if self.waiting && self.options.protocol.is_due(now) {
+            let reply = self.options.protocol.begin(now);
             self.reply(reply, now);
             return Ask::Send;
         }
-        if self.terms.lasts.is_some_and(|lasts| now.since(self.terms.began) >= lasts) {
+        if self.options.lasts.is_some_and(|lasts| now.since(self.options.began) >= lasts) {
             self.end(End::TimeOver, now);
             return Ask::Send;
         }
@@ -382,11 +384,11 @@ impl Feed {
     }
     /// Says something to a client that has not heard anything for a while, unless something waits for it.
     fn beat(&mut self, now: Timestamp) -> Ask {
-        let due = self.terms.heartbeat.is_some_and(|every| now.since(self.last_sent) >= every);
+        let due = self.options.heartbeat.is_some_and(|every| now.since(self.last_sent) >= every);
         if !due || !self.outbox.is_empty() || self.stuck_since.is_some() {
             return Ask::Nothing;
         }
-        let Some(words) = self.terms.manner.heartbeat(self.outbox.reaches()) else { return Ask::Nothing };
+        let Some(words) = self.options.protocol.heartbeat(self.outbox.reaches()) else { return Ask::Nothing };
         self.last_sent = now;
         self.say(&words);
         Ask::Send

@@ -1,22 +1,22 @@
 //! Answers that stay: a subscription on its way to a client, over whatever carries it.
 //!
-//! A handler makes a [`Feed`]: a subscription, how it is written, and the [`Terms`] on which it lasts. Who drives it depends
+//! A handler makes a [`Feed`]: a subscription, how it is written, and the [`FeedOptions`] on which it lasts. Who drives it depends
 //! on the connection. On plain TCP, when it is the first request, that is a [`Socket`], and nothing stands between
 //! ring and kernel; through hyper (TLS, HTTP/2, later requests of a connection) it is a body that is polled, or what an
 //! upgrade gives. All of them ask the feed for bytes when they can send some and leave its cursor where it is when they
 //! cannot.
 //!
-//! Read `feed` (what is sent, and when it ends), `socket`, `body` and `upgraded` (who sends it), then `lives` (all of
+//! Read `feed` (what is sent, and when it ends), `socket`, `body` and `upgraded` (who sends it), then `live_connections` (all of
 //! them, asked once a second whether they may go on).
 
 mod body;
-mod conduit;
+mod connection_handle;
+mod connections;
 mod feed;
-mod lives;
-mod manner;
+mod feed_options;
 mod outbox;
+mod protocol;
 mod socket;
-mod terms;
 mod upgraded;
 
 use std::sync::{Arc, Mutex};
@@ -35,12 +35,12 @@ use crate::error::ApiError;
 use crate::rooms;
 use crate::websocket::{Connection, Limits, Upgrade};
 
-pub use conduit::Conduit;
+pub use connection_handle::ConnectionHandle;
+pub use connections::LiveConnections;
 pub use feed::{End, Feed, Wire};
-pub use lives::Lives;
-pub use manner::{CaughtUp, LastWord, Manner, Reply};
+pub use feed_options::FeedOptions;
+pub use protocol::{CaughtUp, FeedProtocol, LastWord, Reply};
 pub use socket::Socket;
-pub use terms::Terms;
 
 /// Put into a request by whoever can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
@@ -76,20 +76,22 @@ pub enum Framing {
 }
 
 /// What carries an answer.
-pub enum Carrier {
+pub enum Transport {
     /// A socket that will be handed over.
     Socket,
     /// A body that will be polled, on a connection that can perhaps be cut and perhaps be upgraded.
-    Hyper(Option<Conduit>, Option<OnUpgrade>),
+    Hyper(Option<ConnectionHandle>, Option<OnUpgrade>),
 }
 
-impl Carrier {
-    /// The carrier of the answer to a request.
+impl Transport {
+    /// The transport of the answer to a request.
     pub fn of(request: &mut Request) -> Self {
         let extensions = request.extensions_mut();
         match extensions.get::<RawSocket>() {
             Some(RawSocket) => Self::Socket,
-            None => Self::Hyper(extensions.get::<Conduit>().cloned(), extensions.remove::<OnUpgrade>()),
+            None => {
+                Self::Hyper(extensions.get::<ConnectionHandle>().cloned(), extensions.remove::<OnUpgrade>())
+            }
         }
     }
 
@@ -101,39 +103,40 @@ impl Carrier {
         }
     }
 
-    /// An answer with a head, some first events and those of a subscription, encoded with the framing of this carrier.
+    /// An answer with a head, some first events and those of a subscription, encoded with the framing of this transport.
     pub fn events(
         self,
         head: HeaderMap,
         first: &[u8],
         subscription: Subscription,
-        terms: Terms,
-        stage: &Stage,
+        options: FeedOptions,
+        live: &LiveContext,
     ) -> Response {
         let wire = match &self {
             Self::Socket => Wire::Chunked,
             Self::Hyper(..) => Wire::Plain,
         };
-        let mut feed = Feed::new(Some(subscription), wire, terms);
+        let mut feed = Feed::new(Some(subscription), wire, options);
         if !first.is_empty() {
             feed.say(first);
         }
         match self {
             Self::Socket => hand_over(head.into_response(), feed),
-            Self::Hyper(conduit, _) => {
-                let body = body::LiveBody::new(feed, stage.clock.clone(), conduit, &stage.lives);
+            Self::Hyper(connection_handle, _) => {
+                let body =
+                    body::LiveBody::new(feed, live.clock.clone(), connection_handle, &live.live_connections);
                 (head, Body::new(body)).into_response()
             }
         }
     }
 
-    /// An answer that becomes a WebSocket. Without a subscription, its manner decides what it begins with.
+    /// An answer that becomes a WebSocket. Without a subscription, its protocol decides what it begins with.
     pub fn websocket(
         self,
         upgrade: Upgrade,
         subscription: Option<Subscription>,
-        terms: Terms,
-        stage: &Stage,
+        options: FeedOptions,
+        live: &LiveContext,
     ) -> Result<Response, ApiError> {
         // Little is heard here, so little of it is kept.
         let limits = Limits {
@@ -142,23 +145,23 @@ impl Carrier {
             message_time: limits::UNHEARD_MESSAGE_TIMEOUT,
             ..Limits::default()
         };
-        let socket = Connection::new(limits, terms.patience, stage.clock.now());
-        let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), terms);
-        let (conduit, upgrading) = match self {
+        let socket = Connection::new(limits, options.patience, live.clock.now());
+        let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), options);
+        let (connection_handle, upgrading) = match self {
             Self::Socket => return Ok(hand_over(upgrade.into_response(), feed)),
-            Self::Hyper(conduit, Some(upgrading)) => (conduit, upgrading),
+            Self::Hyper(connection_handle, Some(upgrading)) => (connection_handle, upgrading),
             Self::Hyper(_, None) => {
                 let message = "this connection cannot become a WebSocket";
                 return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message));
             }
         };
-        let stage = stage.clone();
-        let held = conduit.map(|conduit| conduit.held());
+        let live = live.clone();
+        let held = connection_handle.map(|connection_handle| connection_handle.held());
         // Ends with its connection, which the server waits for by what is held.
         tokio::spawn(async move {
             let _held = held;
             if let Ok(upgraded) = upgrading.await {
-                upgraded::serve(TokioIo::new(upgraded), feed, stage.clock, &stage.lives).await;
+                upgraded::serve(TokioIo::new(upgraded), feed, live.clock, &live.live_connections).await;
             }
         });
         Ok(upgrade.into_response())
@@ -172,9 +175,9 @@ fn hand_over(mut response: Response, feed: Feed) -> Response {
 
 /// What answers that stay need to live.
 #[derive(Clone)]
-pub struct Stage {
+pub struct LiveContext {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// All of them.
-    pub lives: Arc<Lives>,
+    pub live_connections: Arc<LiveConnections>,
 }

@@ -1,14 +1,14 @@
-//! Bytes that are to be sent, as the shared pieces they came in.
+//! Bytes that are to be sent, as the shared chunks they came in.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use tidings_engine::deliver::{Frame, Pieces};
+use tidings_engine::deliver::{Frame, FrameChunks};
 use tidings_model::Position;
 
-/// Pieces in one write; more go with the next one.
-pub const PIECES: usize = 64;
+/// FrameChunks in one write; more go with the next one.
+pub const CHUNKS: usize = 64;
 
 /// Frames there is room for while nothing is to be sent.
 const IDLE_FRAMES: usize = 4;
@@ -26,7 +26,7 @@ pub struct Outbox {
 /// What goes whole, once it was begun.
 #[derive(Debug)]
 struct Waiting {
-    bytes: Pieces,
+    bytes: FrameChunks,
     /// Where whoever has got it can resume.
     reaches: Position,
 }
@@ -38,7 +38,7 @@ impl Outbox {
     }
 
     /// Adds something at the end.
-    pub fn push(&mut self, bytes: impl Into<Pieces>) {
+    pub fn push(&mut self, bytes: impl Into<FrameChunks>) {
         let (bytes, reaches) = (bytes.into(), self.reaches());
         if !bytes.is_empty() {
             self.waiting.push_back(Waiting { bytes, reaches });
@@ -74,28 +74,28 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// The next piece, if there is no other.
+    /// The next chunk, if there is no other.
     pub fn only(&self) -> Option<&[u8]> {
         match self.waiting.front() {
-            Some(Waiting { bytes: Pieces::One(piece), .. }) if self.waiting.len() == 1 => {
-                Some(&piece[self.sent_of_first..])
+            Some(Waiting { bytes: FrameChunks::One(chunk), .. }) if self.waiting.len() == 1 => {
+                Some(&chunk[self.sent_of_first..])
             }
             _ => None,
         }
     }
 
-    /// Fills in the next pieces, as many as there is room for.
-    pub fn fill<'a, 'b>(&'a self, room: &'b mut [IoSlice<'a>; PIECES]) -> &'b [IoSlice<'a>] {
+    /// Fills in the next chunks, as many as there is room for.
+    pub fn fill<'a, 'b>(&'a self, room: &'b mut [IoSlice<'a>; CHUNKS]) -> &'b [IoSlice<'a>] {
         let (mut count, mut sent) = (0, self.sent_of_first);
         'full: for waiting in &self.waiting {
-            for piece in waiting.bytes.as_slice() {
-                if count == PIECES {
+            for chunk in waiting.bytes.as_slice() {
+                if count == CHUNKS {
                     break 'full;
                 }
-                let before = sent.min(piece.len());
+                let before = sent.min(chunk.len());
                 sent -= before;
-                if before < piece.len() {
-                    room[count] = IoSlice::new(&piece[before..]);
+                if before < chunk.len() {
+                    room[count] = IoSlice::new(&chunk[before..]);
                     count += 1;
                 }
             }
@@ -121,13 +121,13 @@ impl Outbox {
         self.waiting.shrink_to(IDLE_FRAMES);
     }
 
-    /// Takes the next piece out, or what is left of it.
+    /// Takes the next chunk out, or what is left of it.
     pub fn pop(&mut self) -> Option<Bytes> {
         let mut sent = self.sent_of_first;
-        let left = self.waiting.front()?.bytes.as_slice().iter().find_map(|piece| {
-            let before = sent.min(piece.len());
+        let left = self.waiting.front()?.bytes.as_slice().iter().find_map(|chunk| {
+            let before = sent.min(chunk.len());
             sent -= before;
-            (before < piece.len()).then(|| piece.slice(before..))
+            (before < chunk.len()).then(|| chunk.slice(before..))
         });
         self.advance(left.as_ref().map_or(0, Bytes::len));
         left
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     fn rest(outbox: &Outbox) -> String {
-        let mut room = [IoSlice::new(&[]); PIECES];
+        let mut room = [IoSlice::new(&[]); CHUNKS];
         let text = |slice: &IoSlice<'_>| String::from_utf8(slice.to_vec()).expect("text");
         outbox.fill(&mut room).iter().map(text).collect()
     }
@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn what_was_sent_is_gone_and_the_rest_is_there() {
         let mut outbox = Outbox::default();
-        for piece in ["abc", "", "de", "f"] {
-            outbox.push(Bytes::from_static(piece.as_bytes()));
+        for chunk in ["abc", "", "de", "f"] {
+            outbox.push(Bytes::from_static(chunk.as_bytes()));
         }
         outbox.advance(1);
         assert_eq!(rest(&outbox), "bcdef");
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_frame_of_two_pieces_is_begun_with_its_first_and_goes_whole() {
-        let two = || Pieces::from([Bytes::from_static(b"shared,"), Bytes::from_static(b"own.")]);
+        let two = || FrameChunks::from([Bytes::from_static(b"shared,"), Bytes::from_static(b"own.")]);
         for sent in 0.."shared,own.shared,own.".len() {
             let mut outbox = Outbox::default();
             outbox.push(two());
@@ -179,8 +179,8 @@ mod tests {
             outbox.keep_begun();
             assert_eq!(rest(&outbox), begun);
             let mut popped = Vec::new();
-            while let Some(piece) = outbox.pop() {
-                popped.extend_from_slice(&piece);
+            while let Some(chunk) = outbox.pop() {
+                popped.extend_from_slice(&chunk);
             }
             assert_eq!(popped, begun.as_bytes());
         }
@@ -189,17 +189,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_into_one_write_goes_with_the_next() {
         let mut outbox = Outbox::default();
-        for n in 0..PIECES {
+        for n in 0..CHUNKS {
             outbox.push([Bytes::from(format!("{n},")), Bytes::from_static(b".")]);
         }
         let (first, mut all) = (rest(&outbox), String::new());
-        assert!(first.ends_with("31,."), "half of the frames are as many pieces: {first}");
+        assert!(first.ends_with("31,."), "half of the frames are as many chunks: {first}");
         while !outbox.is_empty() {
             let part = rest(&outbox);
             outbox.advance(part.len());
             all += &part;
         }
-        assert_eq!(all, (0..PIECES).map(|n| format!("{n},.")).collect::<String>());
+        assert_eq!(all, (0..CHUNKS).map(|n| format!("{n},.")).collect::<String>());
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         outbox.push(Bytes::from_static(b"next"));
         assert_eq!(outbox.pop().as_deref(), Some(&b"shared,"[..]));
         outbox.keep_begun();
-        assert_eq!(outbox.only(), None, "only frames of one piece are");
+        assert_eq!(outbox.only(), None, "only frames of one chunk are");
         assert_eq!(outbox.pop().as_deref(), Some(&b"own."[..]));
         assert!(outbox.is_empty() && outbox.pop().is_none());
     }

@@ -17,9 +17,9 @@ use tidings_engine::Clock;
 use tidings_model::{Timestamp, limits};
 use tokio::net::TcpStream;
 
+use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
-use super::lives::{Life, Lives};
-use super::outbox::{Outbox, PIECES};
+use super::outbox::{CHUNKS, Outbox};
 
 /// Somebody is sending.
 const BUSY: u8 = 1;
@@ -46,7 +46,12 @@ pub struct Socket {
 
 impl Socket {
     /// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
-    pub async fn serve(stream: TcpStream, feed: Feed, clock: Arc<dyn Clock>, lives: &Lives) {
+    pub async fn serve(
+        stream: TcpStream,
+        feed: Feed,
+        clock: Arc<dyn Clock>,
+        live_connections: &LiveConnections,
+    ) {
         let begins_at = feed.begins_at();
         let socket = Arc::new(Self {
             stream,
@@ -62,9 +67,9 @@ impl Socket {
         // Before anybody can end it: the head of the answer comes first.
         socket.send();
         if let Some(at) = begins_at {
-            Lives::remind(&socket, at, socket.clock.clone());
+            LiveConnections::remind(&socket, at, socket.clock.clone());
         }
-        lives.enter(socket);
+        live_connections.enter(socket);
         serving.await;
     }
 
@@ -138,7 +143,7 @@ impl Socket {
         if let Some(piece) = outbox.only() {
             return self.stream.try_write(piece);
         }
-        self.stream.try_write_vectored(outbox.fill(&mut [IoSlice::new(&[]); PIECES]))
+        self.stream.try_write_vectored(outbox.fill(&mut [IoSlice::new(&[]); CHUNKS]))
     }
 
     /// Takes what the client says, until it goes. One that has closed its side may still listen.
@@ -211,7 +216,7 @@ impl Wake for Socket {
     }
 }
 
-impl Life for Socket {
+impl LiveConnection for Socket {
     fn tick(self: Arc<Self>, now: Timestamp) {
         let ask = self.feed().tick(now);
         match ask {

@@ -11,14 +11,14 @@ use tidings_engine::Clock;
 use tidings_model::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
-use super::lives::{Life, Lives};
-use super::outbox::PIECES;
+use super::outbox::CHUNKS;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 4096;
 
-struct Shared {
+struct UpgradedFeed {
     feed: Mutex<Feed>,
     clock: Arc<dyn Clock>,
     task: AtomicWaker,
@@ -30,21 +30,21 @@ pub async fn serve(
     mut io: impl AsyncRead + AsyncWrite + Unpin,
     feed: Feed,
     clock: Arc<dyn Clock>,
-    lives: &Lives,
+    live_connections: &LiveConnections,
 ) {
     let over = AtomicBool::new(false);
     let begins_at = feed.begins_at();
-    let shared = Arc::new(Shared { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
+    let shared = Arc::new(UpgradedFeed { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
     if let Some(at) = begins_at {
-        Lives::remind(&shared, at, shared.clock.clone());
+        LiveConnections::remind(&shared, at, shared.clock.clone());
     }
-    lives.enter(shared.clone());
+    live_connections.enter(shared.clone());
     let serving = Serving(shared);
     // However it ends, it has ended.
     let _ = std::future::poll_fn(|cx| serving.0.poll(cx, Pin::new(&mut io))).await;
 }
 
-impl Shared {
+impl UpgradedFeed {
     fn poll<T: AsyncRead + AsyncWrite>(
         &self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl Shared {
             // Together, if it can: through TLS each write is a record of its own.
             let written = match outbox.only() {
                 Some(piece) => io.as_mut().poll_write(cx, piece),
-                None => io.as_mut().poll_write_vectored(cx, outbox.fill(&mut [IoSlice::new(&[]); PIECES])),
+                None => io.as_mut().poll_write_vectored(cx, outbox.fill(&mut [IoSlice::new(&[]); CHUNKS])),
             };
             match written? {
                 Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-impl Life for Shared {
+impl LiveConnection for UpgradedFeed {
     fn tick(self: Arc<Self>, now: Timestamp) {
         let ask = self.feed().tick(now);
         match ask {
@@ -140,7 +140,7 @@ impl Life for Shared {
 }
 
 /// When it is dropped, the subscription is let go.
-struct Serving(Arc<Shared>);
+struct Serving(Arc<UpgradedFeed>);
 
 impl Drop for Serving {
     fn drop(&mut self) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde_json::{Value, json};
-use tidings_engine::deliver::{Batch, Encode, Pieces};
+use tidings_engine::deliver::{Batch, Encode, FrameChunks};
 use tidings_model::{RoomId, Timestamp};
 use tidings_rooms::{Cursor, Event, Kind};
 
@@ -114,7 +114,7 @@ impl RoomEncoder {
 }
 
 impl Encode for RoomEncoder {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let mut out = BytesMut::new();
         let events = batch.records.iter().filter_map(Event::of);
         for event in events.filter(|event| self.kinds.has(event.kind)) {

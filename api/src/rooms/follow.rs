@@ -6,20 +6,20 @@ use axum::response::Response;
 use tidings_auth::Action;
 use tidings_model::limits::Limit;
 use tidings_model::{DeviceId, ProjectId};
-use tidings_rooms::{Cursor, Kind, VisitKey};
+use tidings_rooms::{Cursor, Kind, ReaderKey};
 use utoipa::IntoParams;
 
 use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
 use super::encode::{Dialect, Kinds};
 use super::error::Refusal;
 use super::guest::{Guest, admit};
-use super::manner::Listener;
 use super::pairs::{Pairs, RoomPath};
+use super::protocol::Listener;
 use super::write::default_device;
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
-use crate::live::{Carrier, Terms};
+use crate::live::{FeedOptions, Transport};
 use crate::sse;
 use crate::websocket::Upgrade;
 use crate::wire::header::{LAST_EVENT_ID, STREAM_EPOCH};
@@ -162,8 +162,9 @@ impl Asked {
         let upgrade = match form {
             Form::Events => None,
             Form::WebSocket => {
-                let judged = Upgrade::judge_head(request.method(), request.version(), request.headers(), &[]);
-                Some(judged?)
+                let validated =
+                    Upgrade::judge_head(request.method(), request.version(), request.headers(), &[]);
+                Some(validated?)
             }
         };
         // A browser that comes again sends the address it had, and the id of the last event it heard.
@@ -226,15 +227,15 @@ async fn answer(
     let asked = Asked::read(&request, form);
     let (visitor, room, asked) = admit(caller, project, Action::Read, room, asked).await?;
     let guest = visitor.into_room(api, &room).await?;
-    let clock = &api.stage.clock;
-    let visits = api.rooms.visits();
-    let Some(visit) = visits.enter(project, &guest.user) else {
+    let clock = &api.live.clock;
+    let reader_limits = api.rooms.reader_limits();
+    let Some(permit) = reader_limits.enter(project, &guest.user) else {
         let message = "this user follows as many rooms at a time as one may";
         let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyStreams", message);
-        return Err(refusal.over(Limit::StreamsPerUser).retrying(super::manner::RESUME_TIME));
+        return Err(refusal.over(Limit::StreamsPerUser).retrying(super::protocol::RESUME_TIME));
     };
-    let key = VisitKey { room: guest.room.log, user: guest.user.clone(), device: asked.device.clone() };
-    if let Some(left) = visits.cooling(&key, clock.now()) {
+    let key = ReaderKey { room: guest.room.log, user: guest.user.clone(), device: asked.device.clone() };
+    if let Some(left) = reader_limits.cooling(&key, clock.now()) {
         // An `EventSource` would not come again after a status that says no: it waits here.
         if asked.channel != Channel::Header {
             let message = "this client was too slow a moment ago; come again later";
@@ -250,14 +251,14 @@ async fn answer(
     if api.drained.is_draining() && asked.channel != Channel::Header {
         let message = "the server is about to stop; come again, to where it is then";
         let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServerRestart", message);
-        return Err(refusal.retrying(super::manner::come_again(&api.chance)));
+        return Err(refusal.retrying(super::protocol::come_again(&api.rng)));
     }
     let device = asked.device.clone().unwrap_or_else(default_device);
     let known = known(api, &guest, &asked).await?;
     let beginning = begin(api, &guest, &device, &key, &known, &asked)?;
-    let carrier = Carrier::of(&mut request);
+    let transport = Transport::of(&mut request);
     let dialect = match form {
-        Form::Events => Dialect::Events(carrier.framing()),
+        Form::Events => Dialect::Events(transport.framing()),
         Form::WebSocket => Dialect::Messages,
     };
     let options = api.rooms.options();
@@ -266,7 +267,7 @@ async fn answer(
         Form::Events => &api.observe.sse_readers,
         Form::WebSocket => &api.observe.websocket_readers,
     };
-    let terms = Terms::new(None, options.stall, guest.pass, now)?
+    let options = FeedOptions::new(None, options.stall, guest.pass, now)?
         .counted(readers.hold())
         .bearing(options.max_lag)
         .beating(options.heartbeat);
@@ -276,7 +277,7 @@ async fn answer(
         user: guest.user,
         device,
         key,
-        seat: guest.seat.map(|(_, seat)| seat),
+        lease: guest.lease.map(|(_, lease)| lease),
         dialect,
         kinds: asked.kinds,
         known,
@@ -285,24 +286,24 @@ async fn answer(
         is_decided: asked.channel == Channel::Header,
         may_be_marked: asked.may_be_marked(),
         tells_caught_up: asked.tells_caught_up,
-        chance: api.chance.clone(),
-        _visit: visit,
+        rng: api.rng.clone(),
+        _permit: permit,
     };
     if let Some(upgrade) = asked.upgrade {
-        let terms = terms.speaking(listener.waiting(beginning, now));
-        let mut answer = carrier.websocket(upgrade, None, terms, &api.stage)?;
+        let options = options.speaking(listener.waiting(beginning, now));
+        let mut answer = transport.websocket(upgrade, None, options, &api.live)?;
         put_place(answer.headers_mut(), &beginning, known.epoch);
         return Ok(answer);
     }
     let first = listener.greeting(&beginning, now).concat();
     let subscription = listener.listen(&beginning);
-    let terms = terms.speaking(listener.begun());
-    Ok(carrier.events(head(&beginning, known.epoch), &first, subscription, terms, &api.stage))
+    let options = options.speaking(listener.begun());
+    Ok(transport.events(head(&beginning, known.epoch), &first, subscription, options, &api.live))
 }
 
 async fn known(api: &Api, guest: &Guest, asked: &Asked) -> Result<Known, Refusal> {
     let bounds = api.rooms.bounds(&guest.room).await?;
-    let joined = match &guest.seat {
+    let joined = match &guest.lease {
         Some((member, _)) if !api.rooms.options().history_for_new_members => member.joined,
         Some(_) | None => Cursor::ZERO,
     };
@@ -320,15 +321,17 @@ fn begin(
     api: &Api,
     guest: &Guest,
     device: &DeviceId,
-    key: &VisitKey,
+    key: &ReaderKey,
     known: &Known,
     asked: &Asked,
 ) -> Result<Beginning, Refusal> {
-    let visits = api.rooms.visits();
+    let reader_limits = api.rooms.reader_limits();
     let on_stale = asked.on_stale.unwrap_or(OnStale::of(asked.channel));
     let chosen = match asked.wish {
         // It was told so with a status; now it is told in the stream, where programs look.
-        Ok(Wish::Head) if asked.upgrade.is_none() && asked.may_be_marked() && visits.take_mark(key) => {
+        Ok(Wish::Head)
+            if asked.upgrade.is_none() && asked.may_be_marked() && reader_limits.take_mark(key) =>
+        {
             known.instead(Missed::Compacted(None), OnStale::Head)
         }
         Ok(wish) => known.choose(wish, asked.overlap, on_stale),
@@ -342,7 +345,7 @@ fn begin(
     }
     chosen.map_err(|missed| {
         if matches!(missed, Missed::Compacted(_)) {
-            visits.mark_compacted(key.clone());
+            reader_limits.mark_compacted(key.clone());
         }
         let refusal = Refusal::new(StatusCode::GONE, missed.error(), missed.message());
         refusal.detailed(known.detail(missed)).retrying(std::time::Duration::ZERO)

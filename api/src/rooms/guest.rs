@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use tidings_auth::{Action, Pass, Resource, Scope};
 use tidings_model::{ProjectId, RoomId, UserId};
-use tidings_rooms::{Member, Room, Seat};
+use tidings_rooms::{Member, MembershipLease, Room};
 
 use super::error::Refusal;
 use crate::Api;
@@ -16,7 +16,7 @@ pub struct Guest {
     /// What lets it in, as long as it holds.
     pub pass: Pass,
     /// Its membership, and whether that still counts. None for who manages rooms.
-    pub seat: Option<(Member, Seat)>,
+    pub lease: Option<(Member, MembershipLease)>,
 }
 
 /// Somebody at the door.
@@ -30,7 +30,7 @@ pub struct Visitor {
     pub pass: Pass,
 }
 
-/// Judges a request, in the order in which it is told what is wrong: who it is, what it asks for, whether it may.
+/// Validates a request, in the order in which it is told what is wrong: who it is, what it asks for, whether it may.
 pub async fn admit<T>(
     caller: &Caller,
     project: &ProjectId,
@@ -62,11 +62,11 @@ impl Visitor {
             return Err(if self.manages { Refusal::not_found() } else { Refusal::not_member() });
         };
         if self.manages {
-            return Ok(Guest { room, user, pass: self.pass, seat: None });
+            return Ok(Guest { room, user, pass: self.pass, lease: None });
         }
-        // First the seat: if the membership ends after it was looked at, the seat knows.
-        let seat = api.rooms.attend(&room, &user);
+        // First the lease: if the membership ends after it was looked at, the lease knows.
+        let lease = api.rooms.attend(&room, &user);
         let member = api.rooms.member(&room, &user).await?.ok_or_else(Refusal::not_member)?;
-        Ok(Guest { room, user, pass: self.pass, seat: Some((member, seat)) })
+        Ok(Guest { room, user, pass: self.pass, lease: Some((member, lease)) })
     }
 }

@@ -1,7 +1,7 @@
 //! Rooms over HTTP: conversations that members write to and follow, over SSE or WebSocket.
 //!
 //! Read `guest` (who asks, and may it), `follow` (one request that stays) with `begin` (where it begins: a table of cases),
-//! `manner` (what is said beside events) and `encode` (events as they are written), then `write` (everything that
+//! `protocol` (what is said beside events) and `encode` (events as they are written), then `write` (everything that
 //! changes a room) and `error` (how rooms say no, which is not how the others do).
 //!
 //! Each route is there twice: under `/v1/{project}/rooms/{room}`, and by the names that clients of
@@ -12,8 +12,8 @@ mod encode;
 mod error;
 pub mod follow;
 mod guest;
-mod manner;
 mod pairs;
+mod protocol;
 pub mod write;
 
 use axum::routing::{MethodRouter, get, post};

@@ -9,7 +9,7 @@ use super::error::Refusal;
 use crate::path::Segments;
 use crate::wire::query;
 
-/// The project and the room that a path names. The room's id is judged later, when it is known who asks.
+/// The project and the room that a path names. The room's id is validated later, when it is known who asks.
 pub struct RoomPath(pub ProjectId, pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for RoomPath {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tidings_auth::Action;
 use tidings_model::{DeviceId, ProjectId, RoomId, Timestamp, UserId, limits};
-use tidings_rooms::{Cursor, Kind, Members, NewEvent, RoomError, Seen};
+use tidings_rooms::{Cursor, Kind, Members, NewEvent, RoomError, SeenCursors};
 use tidings_streams::json_array::{self, ArrayError};
 use utoipa::ToSchema;
 
@@ -181,9 +181,9 @@ pub async fn write_to(
     let (body, reserved) = body::bytes(sent, api.streams.options().max_append_bytes, intake).await?;
     let Bodies { events, is_array } = read_events(&body, api.rooms.options().payload_bytes)?;
     caller.may_still(&pass).await?;
-    // Who manages rooms has no seat, and may write for others.
-    if let Some((_, seat)) = &guest.seat {
-        if !seat.holds() {
+    // Who manages rooms has no lease, and may write for others.
+    if let Some((_, lease)) = &guest.lease {
+        if !lease.holds() {
             return Err(Refusal::not_member());
         }
         speaks_for_itself(&guest.user, &events)?;
@@ -468,7 +468,7 @@ async fn see(
     Ok(seen_answer(&api.rooms.seen(&guest.room, &guest.user).await?, device.as_ref()))
 }
 
-fn seen_answer(seen: &Seen, device: Option<&DeviceId>) -> Response {
+fn seen_answer(seen: &SeenCursors, device: Option<&DeviceId>) -> Response {
     let told = seen.devices.values().map(|(_, at)| *at).max();
     let devices = seen.devices.iter();
     let answer = SeenAnswer {

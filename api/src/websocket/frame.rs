@@ -226,8 +226,8 @@ impl Decoder {
         }
         loop {
             let have = usize::from(self.have);
-            match judge(&self.head[..have], limits)? {
-                Judged::Incomplete { need } => {
+            match parse_header(&self.head[..have], limits)? {
+                ParsedHeader::Incomplete { need } => {
                     let taken = take(input, need - have);
                     if taken.is_empty() {
                         return Ok(None);
@@ -235,7 +235,7 @@ impl Decoder {
                     self.head[have..have + taken.len()].copy_from_slice(taken);
                     self.have += taken.len() as u8; // at most HEADER_BYTES
                 }
-                Judged::Complete(header, mask) => {
+                ParsedHeader::Complete(header, mask) => {
                     self.have = 0;
                     self.payload = Some(Payload { mask, left: header.len });
                     return Ok(Some(Part::Header(header)));
@@ -258,17 +258,17 @@ fn take<'b>(input: &mut &'b [u8], most: usize) -> &'b [u8] {
     taken
 }
 
-enum Judged {
-    /// The next that can be judged is at so many bytes.
+enum ParsedHeader {
+    /// The next that can be validated is at so many bytes.
     Incomplete {
         need: usize,
     },
     Complete(Header, Mask),
 }
 
-/// Judges a header by the bytes that are there.
-fn judge(head: &[u8], limits: &Limits) -> Result<Judged, Violation> {
-    let &[first, ref rest @ ..] = head else { return Ok(Judged::Incomplete { need: 1 }) };
+/// Validates a header by the bytes that are there.
+fn parse_header(head: &[u8], limits: &Limits) -> Result<ParsedHeader, Violation> {
+    let &[first, ref rest @ ..] = head else { return Ok(ParsedHeader::Incomplete { need: 1 }) };
     if first & RESERVED != 0 {
         return Err(Violation::ReservedBits);
     }
@@ -279,7 +279,7 @@ fn judge(head: &[u8], limits: &Limits) -> Result<Judged, Violation> {
         return Err(Violation::ControlFragmented);
     }
 
-    let &[second, ref rest @ ..] = rest else { return Ok(Judged::Incomplete { need: 2 }) };
+    let &[second, ref rest @ ..] = rest else { return Ok(ParsedHeader::Incomplete { need: 2 }) };
     if second & MASKED == 0 {
         return Err(Violation::Unmasked);
     }
@@ -291,11 +291,11 @@ fn judge(head: &[u8], limits: &Limits) -> Result<Judged, Violation> {
     let (len, rest) = match short {
         LENGTH_16 => match rest.split_first_chunk::<2>() {
             Some((bytes, rest)) => (minimal(u16::from_be_bytes(*bytes).into(), 126)?, rest),
-            None => return Ok(Judged::Incomplete { need: 4 }),
+            None => return Ok(ParsedHeader::Incomplete { need: 4 }),
         },
         LENGTH_64 => match rest.split_first_chunk::<8>() {
             Some((bytes, rest)) => (minimal(u64::from_be_bytes(*bytes), 1 << 16)?, rest),
-            None => return Ok(Judged::Incomplete { need: 10 }),
+            None => return Ok(ParsedHeader::Incomplete { need: 10 }),
         },
         short => (short.into(), rest),
     };
@@ -304,9 +304,9 @@ fn judge(head: &[u8], limits: &Limits) -> Result<Judged, Violation> {
         _ => return Err(Violation::FrameTooBig(limits.frame_bytes)),
     };
     let Some(key) = rest.first_chunk::<4>() else {
-        return Ok(Judged::Incomplete { need: head.len() - rest.len() + 4 });
+        return Ok(ParsedHeader::Incomplete { need: head.len() - rest.len() + 4 });
     };
-    Ok(Judged::Complete(Header { opcode, fragment, len }, Mask::new(*key)))
+    Ok(ParsedHeader::Complete(Header { opcode, fragment, len }, Mask::new(*key)))
 }
 
 /// A length that is not shorter than what its form is for, and not beyond 63 bits.

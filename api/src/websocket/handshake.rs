@@ -25,9 +25,9 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Judges a request, and chooses the first subprotocol the client offers that is among `ours`. A client
+    /// Validates a request, and chooses the first subprotocol the client offers that is among `ours`. A client
     /// that offers only others gets none, and decides by itself whether it wants to go on.
-    pub fn judge(request: &request::Parts, ours: &[&'static str]) -> Result<Self, ApiError> {
+    pub fn validate(request: &request::Parts, ours: &[&'static str]) -> Result<Self, ApiError> {
         Self::judge_head(&request.method, request.version, &request.headers, ours)
     }
 
@@ -202,8 +202,8 @@ mod tests {
         request.body(()).expect("a request")
     }
 
-    fn judge(request: Request<()>, ours: &[&'static str]) -> Result<Upgrade, ApiError> {
-        Upgrade::judge(&request.into_parts().0, ours)
+    fn validate(request: Request<()>, ours: &[&'static str]) -> Result<Upgrade, ApiError> {
+        Upgrade::validate(&request.into_parts().0, ours)
     }
 
     /// The good request with one header set, or removed.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     async fn refused(request: Request<()>) -> (u16, String, HeaderMap) {
-        let answer = judge(request, &[]).expect_err("a refusal").into_response();
+        let answer = validate(request, &[]).expect_err("a refusal").into_response();
         let (head, body) = answer.into_parts();
         let body = body.collect().await.expect("a body").to_bytes();
         let body: Value = serde_json::from_slice(&body).expect("JSON");
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_answer_is_that_of_the_rfc() {
-        let upgrade = judge(good(), &[]).expect("good");
+        let upgrade = validate(good(), &[]).expect("good");
         let mut more = HeaderMap::new();
         more.insert("x-request-id", HeaderValue::from_static("7"));
         let answer = upgrade.bytes(&more);
@@ -260,7 +260,7 @@ mod tests {
             ("sec-websocket-version", &[" 13 "]),
             ("content-length", &["0"]),
         ] {
-            assert!(judge(with(name, values), &[]).is_ok(), "{name}: {values:?}");
+            assert!(validate(with(name, values), &[]).is_ok(), "{name}: {values:?}");
         }
     }
 
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn the_first_offered_subprotocol_that_is_ours_is_chosen() {
         let chosen = |offers: &[&'static str], ours: &[&'static str]| {
-            let upgrade = judge(with("sec-websocket-protocol", offers), ours).expect("good");
+            let upgrade = validate(with("sec-websocket-protocol", offers), ours).expect("good");
             let header = upgrade.headers().get("sec-websocket-protocol").cloned();
             assert_eq!(header.as_ref().map(HeaderValue::as_bytes), upgrade.protocol().map(str::as_bytes));
             upgrade.protocol()
@@ -343,7 +343,7 @@ mod tests {
             let mut request = good();
             let offers = vec!["a"; count].join(",").parse().expect("a value");
             request.headers_mut().insert("sec-websocket-protocol", offers);
-            assert_eq!(judge(request, &["a"]).is_ok(), fine, "{count}");
+            assert_eq!(validate(request, &["a"]).is_ok(), fine, "{count}");
         }
     }
 }

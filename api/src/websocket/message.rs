@@ -37,7 +37,7 @@ pub enum Message {
     Text(Text),
     /// Bytes.
     Binary(Bytes),
-    /// A close frame's payload, not judged yet.
+    /// A close frame's payload, not validated yet.
     Close(Bytes),
     /// A ping's payload.
     Ping(Bytes),
@@ -105,7 +105,7 @@ impl Reader {
         self.control.capacity() + self.begun.as_ref().map_or(0, |begun| begun.buffer.capacity())
     }
 
-    /// Judges what can be judged of a frame before its payload is there.
+    /// Validates what can be validated of a frame before its payload is there.
     fn begin(&mut self, header: Header, limits: &Limits) -> Result<(), Violation> {
         match (header.opcode, &mut self.begun) {
             (Opcode::Text, None) => self.begun = Some(Begun::new(Kind::Text)),

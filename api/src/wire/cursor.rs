@@ -1,7 +1,7 @@
 //! `Stream-Cursor`: a number that grows with time, so that caches in front of long-polls collapse readers of
 //! the same interval and never serve an old answer for ever.
 
-use tidings_engine::Chance;
+use tidings_engine::Rng;
 use tidings_model::Timestamp;
 
 /// 2024-10-09T00:00Z, the protocol's beginning of time.
@@ -17,10 +17,10 @@ pub fn current(now: Timestamp) -> u64 {
 
 /// The cursor to answer with. A client that is at the current interval, or ahead of it, is moved on by
 /// some chance, so that clients that came together do not stay together.
-pub fn next(now: Timestamp, client: Option<u64>, chance: &Chance) -> u64 {
+pub fn next(now: Timestamp, client: Option<u64>, rng: &Rng) -> u64 {
     let current = current(now);
     match client {
-        Some(client) if client >= current => client.saturating_add(chance.within(1..=JITTER_INTERVALS)),
+        Some(client) if client >= current => client.saturating_add(rng.within(1..=JITTER_INTERVALS)),
         _ => current,
     }
 }
@@ -32,12 +32,12 @@ mod tests {
 
     #[test]
     fn a_cursor_counts_intervals_and_never_goes_backwards() {
-        let chance = Chance::seeded(1);
+        let rng = Rng::seeded(1);
         let now = EPOCH + Duration::from_secs(1000);
-        assert_eq!(next(now, None, &chance), 50);
-        assert_eq!(next(now, Some(3), &chance), 50);
+        assert_eq!(next(now, None, &rng), 50);
+        assert_eq!(next(now, Some(3), &rng), 50);
         for client in [50, 51, 10_000, u64::MAX] {
-            let moved = next(now, Some(client), &chance);
+            let moved = next(now, Some(client), &rng);
             assert!(moved > client || client == u64::MAX, "{client} -> {moved}");
             assert!(moved - client <= JITTER_INTERVALS);
         }

@@ -1,6 +1,6 @@
 //! How a store is found again: the manifest, and what was known of logs and tables when segments were written.
 //!
-//! A checkpoint is a *base* and the *deltas* since. A delta has what one generation changed; when the deltas outgrow the
+//! A checkpoint is a *base* and the *deltas* since. A delta has what one memtable changed; when the deltas outgrow the
 //! base, a new base is written from a snapshot of what is in memory, some rows at a time, and takes the place of all. The *manifest* names all files that count, and up to which commit they
 //! go; it is replaced as a whole. What came after it is in the write-ahead log.
 
@@ -8,14 +8,14 @@ use std::io;
 use std::sync::RwLock;
 
 use bytes::Bytes;
-use tidings_engine::log::{Append, Conditions, LogParts, LogState, Status, Then, Weight};
+use tidings_engine::log::{Append, Conditions, LogParts, LogState, LogTotals, Status, Then};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
-use crate::codec::{Checksum, Garbled, Put, Take, checksum};
+use crate::codec::{Checksum, DecodeError, Reader, Writer, checksum};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
-use crate::state::{Generation, Reached, Slot, State};
-use crate::tables::{Numbers, StoredTables};
+use crate::state::{Memtable, Reached, Slot, StoreState};
+use crate::stored_state::{Numbers, StoredState};
 use crate::wal::{End, KnownLog, LogFile};
 
 /// Folder of bases and deltas.
@@ -146,27 +146,28 @@ impl Manifest {
         out
     }
 
-    fn read(content: Bytes) -> Result<Self, Garbled> {
-        let mut take = Take(content);
-        let era = u16::try_from(take.number()?).map_err(|_| Garbled)?;
-        let copied = take.byte()? != 0;
-        let (applied, chain) = (take.commit()?, take.fixed32()?);
-        let base = Some(take.number()?).filter(|&base| base != 0);
-        let mut files = || (0..take.count()?).map(|_| take.number()).collect::<Result<Vec<_>, Garbled>>();
+    fn read(content: Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader(content);
+        let era = u16::try_from(reader.number()?).map_err(|_| DecodeError)?;
+        let copied = reader.byte()? != 0;
+        let (applied, chain) = (reader.commit()?, reader.fixed32()?);
+        let base = Some(reader.number()?).filter(|&base| base != 0);
+        let mut files =
+            || (0..reader.count()?).map(|_| reader.number()).collect::<Result<Vec<_>, DecodeError>>();
         let (deltas, segments) = (files()?, files()?);
-        let next_file = take.number()?;
-        let log = (0..take.count()?)
+        let next_file = reader.number()?;
+        let log = (0..reader.count()?)
             .map(|_| {
-                let (number, sequence, salt) = (take.number()?, take.number()?, take.fixed64()?);
-                Ok(LogFile { number, sequence, salt, last: take_option(&mut take, Take::commit)? })
+                let (number, sequence, salt) = (reader.number()?, reader.number()?, reader.fixed64()?);
+                Ok(LogFile { number, sequence, salt, last: take_option(&mut reader, Reader::commit)? })
             })
-            .collect::<Result<_, Garbled>>()?;
-        let reached = End { number: take.commit()?, chain: take.fixed32()? };
+            .collect::<Result<_, DecodeError>>()?;
+        let reached = End { number: reader.commit()?, chain: reader.fixed32()? };
         Ok(Self { era, copied, applied, chain, base, deltas, segments, log, reached, next_file })
     }
 }
 
-/// What a generation changed beside the tails of logs, written as it happened.
+/// What a memtable changed beside the tails of logs, written as it happened.
 #[derive(Debug, Default)]
 pub struct Delta(Vec<u8>);
 
@@ -217,18 +218,18 @@ impl Delta {
     }
 }
 
-/// Writes what a generation changed as a delta. Returns its size.
-pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Result<u64> {
-    let mut file = Writer::create(disk, id)?;
-    let delta = &generation.delta.0;
+/// Writes what a memtable changed as a delta. Returns its size.
+pub fn store_delta(disk: &dyn Disk, id: u64, memtable: &Memtable) -> io::Result<u64> {
+    let mut file = FileWriter::create(disk, id)?;
+    let delta = &memtable.delta.0;
     file.buffer.number(delta.len() as u64);
     file.flush(0)?;
     file.write(delta)?;
-    file.buffer.number(generation.reached.len() as u64);
-    for &Reached { log, tail, total } in &generation.reached {
+    file.buffer.number(memtable.reached.len() as u64);
+    for &Reached { log, tail, total } in &memtable.reached {
         file.buffer.log(log);
         file.buffer.position(tail);
-        put_weight(&mut file.buffer, total);
+        put_totals(&mut file.buffer, total);
         file.flush(BUFFER)?;
     }
     file.finish(disk)
@@ -236,14 +237,14 @@ pub fn store_delta(disk: &dyn Disk, id: u64, generation: &Generation) -> io::Res
 
 /// Writes the snapshot that has begun as a base, and ends it. The store's lock is taken again and again, each time to gather
 /// a few rows. Returns the size of the base.
-pub fn store_base<T: StoredTables>(
+pub fn store_base<T: StoredState>(
     disk: &dyn Disk,
     id: u64,
     numbers: &Numbers,
-    state: &RwLock<State<T>>,
+    state: &RwLock<StoreState<T>>,
 ) -> io::Result<u64> {
     let state = || state.write().expect("nobody panics while writing");
-    let mut file = Writer::create(disk, id)?;
+    let mut file = FileWriter::create(disk, id)?;
     file.buffer.number(numbers.ranges().len() as u64);
     for (first, last) in numbers.ranges() {
         file.buffer.number(first);
@@ -276,8 +277,8 @@ pub fn store_base<T: StoredTables>(
 }
 
 /// Reads what a manifest names, except for the segments' records.
-pub fn load_state<T: StoredTables>(disk: &dyn Disk, manifest: &Manifest) -> Result<State<T>, OpenError> {
-    let mut state = State::empty();
+pub fn load_state<T: StoredState>(disk: &dyn Disk, manifest: &Manifest) -> Result<StoreState<T>, OpenError> {
+    let mut state = StoreState::empty();
     if let Some(base) = manifest.base {
         let name = file_name(base);
         read_base(&mut state, unwrap_file(&name, load(disk, &name)?)?).in_file(&name)?;
@@ -293,29 +294,29 @@ pub fn load_state<T: StoredTables>(disk: &dyn Disk, manifest: &Manifest) -> Resu
     Ok(state)
 }
 
-fn read_base<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
-    let mut take = Take(content);
+fn read_base<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Result<(), DecodeError> {
+    let mut reader = Reader(content);
     let mut numbers = Numbers::default();
-    for _ in 0..take.count()? {
-        numbers.insert_range(take.number()?, take.number()?);
+    for _ in 0..reader.count()? {
+        numbers.insert_range(reader.number()?, reader.number()?);
     }
     state.numbers = numbers;
-    while !take.is_empty() {
-        match take.byte()? {
+    while !reader.is_empty() {
+        match reader.byte()? {
             LOG => {
-                let log = take.log()?;
-                state.logs.insert(log, Slot::new(take_state(&mut take)?));
+                let log = reader.log()?;
+                state.logs.insert(log, Slot::new(take_state(&mut reader)?));
             }
-            TABLE => state.tables.apply(T::decode(Take(take.bytes()?))?),
-            _ => return Err(Garbled),
+            TABLE => state.tables.apply(T::decode(Reader(reader.bytes()?))?),
+            _ => return Err(DecodeError),
         }
     }
     Ok(())
 }
 
-fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(), Garbled> {
-    let mut take = Take(content);
-    let mut changes = Take(take.bytes()?);
+fn read_delta<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Result<(), DecodeError> {
+    let mut reader = Reader(content);
+    let mut changes = Reader(reader.bytes()?);
     while !changes.is_empty() {
         match changes.byte()? {
             CREATED => {
@@ -326,8 +327,8 @@ fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(
             STAMPED => {
                 let (log, at) = (changes.log()?, changes.time()?);
                 let then = if changes.byte()? != 0 { Then::Close } else { Then::StayOpen };
-                let producer = take_option(&mut changes, Take::producer)?;
-                let order = take_option(&mut changes, Take::text)?.map(Into::into);
+                let producer = take_option(&mut changes, Reader::producer)?;
+                let order = take_option(&mut changes, Reader::text)?.map(Into::into);
                 if let Some(slot) = state.logs.get_mut(log) {
                     slot.state.remember(&Conditions { producer, order, tail: None }, then, at);
                 }
@@ -343,12 +344,12 @@ fn read_delta<T: StoredTables>(state: &mut State<T>, content: Bytes) -> Result<(
             ENDED => {
                 state.logs.remove(changes.log()?);
             }
-            CHANGED => state.tables.apply(T::decode(Take(changes.bytes()?))?),
-            _ => return Err(Garbled),
+            CHANGED => state.tables.apply(T::decode(Reader(changes.bytes()?))?),
+            _ => return Err(DecodeError),
         }
     }
-    for _ in 0..take.count()? {
-        let (log, tail, total) = (take.log()?, take.position()?, take_weight(&mut take)?);
+    for _ in 0..reader.count()? {
+        let (log, tail, total) = (reader.log()?, reader.position()?, take_totals(&mut reader)?);
         if let Some(slot) = state.logs.get_mut(log) {
             slot.state.extend(tail);
             slot.state.weigh(total);
@@ -363,7 +364,7 @@ fn put_state(out: &mut Vec<u8>, state: &LogState) {
     out.position(tail);
     out.position(floor);
     out.byte(u8::from(closed));
-    put_weight(out, total);
+    put_totals(out, total);
     out.number(producers.len() as u64);
     for (producer, at) in &producers {
         out.producer(producer);
@@ -373,30 +374,30 @@ fn put_state(out: &mut Vec<u8>, state: &LogState) {
     put_option(out, closed_by.as_ref(), |out, producer| out.producer(producer));
 }
 
-fn take_state(take: &mut Take) -> Result<LogState, Garbled> {
+fn take_state(reader: &mut Reader) -> Result<LogState, DecodeError> {
     let status = Status {
-        tail: take.position()?,
-        floor: take.position()?,
-        closed: take.byte()? != 0,
-        total: take_weight(take)?,
+        tail: reader.position()?,
+        floor: reader.position()?,
+        closed: reader.byte()? != 0,
+        total: take_totals(reader)?,
     };
-    let producers = (0..take.count()?)
-        .map(|_| Ok((take.producer()?, take.time()?)))
-        .collect::<Result<Vec<_>, Garbled>>()?;
-    let order = take_option(take, Take::text)?.map(Into::into);
-    let closed_by = take_option(take, Take::producer)?;
+    let producers = (0..reader.count()?)
+        .map(|_| Ok((reader.producer()?, reader.time()?)))
+        .collect::<Result<Vec<_>, DecodeError>>()?;
+    let order = take_option(reader, Reader::text)?.map(Into::into);
+    let closed_by = take_option(reader, Reader::producer)?;
     Ok(LogParts { status, producers, order, closed_by }.into())
 }
 
-/// Writes a weight.
-pub fn put_weight(out: &mut Vec<u8>, weight: Weight) {
-    out.number(weight.records);
-    out.number(weight.bytes);
+/// Writes a totals.
+pub fn put_totals(out: &mut Vec<u8>, totals: LogTotals) {
+    out.number(totals.records);
+    out.number(totals.bytes);
 }
 
-/// Reads a weight.
-pub fn take_weight(take: &mut Take) -> Result<Weight, Garbled> {
-    Ok(Weight { records: take.number()?, bytes: take.number()? })
+/// Reads a totals.
+pub fn take_totals(reader: &mut Reader) -> Result<LogTotals, DecodeError> {
+    Ok(LogTotals { records: reader.number()?, bytes: reader.number()? })
 }
 
 /// Writes a value that may be missing.
@@ -409,14 +410,14 @@ pub fn put_option<V>(out: &mut Vec<u8>, value: Option<V>, put: impl FnOnce(&mut 
 
 /// Reads a value that may be missing.
 pub fn take_option<V>(
-    take: &mut Take,
-    value: impl FnOnce(&mut Take) -> Result<V, Garbled>,
-) -> Result<Option<V>, Garbled> {
-    if take.byte()? == 0 { Ok(None) } else { value(take).map(Some) }
+    reader: &mut Reader,
+    value: impl FnOnce(&mut Reader) -> Result<V, DecodeError>,
+) -> Result<Option<V>, DecodeError> {
+    if reader.byte()? == 0 { Ok(None) } else { value(reader).map(Some) }
 }
 
 /// A base or delta in the making, written as it comes. Its head, with the checksum, is written last.
-struct Writer {
+struct FileWriter {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
     /// Bytes of the content that are written.
@@ -424,7 +425,7 @@ struct Writer {
     sum: Checksum,
 }
 
-impl Writer {
+impl FileWriter {
     fn create(disk: &dyn Disk, id: u64) -> io::Result<Self> {
         let file = disk.create(&file_name(id))?;
         Ok(Self { file, buffer: Vec::new(), written: 0, sum: Checksum::begin(0) })
@@ -489,18 +490,18 @@ fn head(sum: u32) -> Vec<u8> {
 
 /// The content of a file, checked.
 fn unwrap_file(name: &str, bytes: Bytes) -> Result<Bytes, OpenError> {
-    let mut take = Take(bytes);
-    let magic = take.exactly(8).in_file(name)?;
+    let mut reader = Reader(bytes);
+    let magic = reader.exactly(8).in_file(name)?;
     if magic != MAGIC[..] {
         return Err(OpenError::damaged(name, "it does not begin as it should"));
     }
-    let found = take.fixed32().in_file(name)?;
+    let found = reader.fixed32().in_file(name)?;
     if found != VERSION {
         return Err(OpenError::Version { name: name.to_owned(), found, expected: VERSION });
     }
-    let sum = take.fixed32().in_file(name)?;
-    if checksum(0, &[&take.0]) != sum {
+    let sum = reader.fixed32().in_file(name)?;
+    if checksum(0, &[&reader.0]) != sum {
         return Err(OpenError::damaged(name, "its checksum is wrong"));
     }
-    Ok(take.0)
+    Ok(reader.0)
 }

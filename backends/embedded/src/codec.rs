@@ -6,10 +6,10 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 /// Bytes that do not say what they should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes end too early or make no sense")]
-pub struct Garbled;
+pub struct DecodeError;
 
 /// Writes values behind each other.
-pub trait Put {
+pub trait Writer {
     /// One byte.
     fn byte(&mut self, value: u8);
     /// A number in as few bytes as it needs.
@@ -46,7 +46,7 @@ pub trait Put {
     }
 }
 
-impl Put for Vec<u8> {
+impl Writer for Vec<u8> {
     fn byte(&mut self, value: u8) {
         self.push(value);
     }
@@ -75,90 +75,90 @@ impl Put for Vec<u8> {
 
 /// Reads values that stand behind each other. What it gives shares the memory it reads.
 #[derive(Clone, Debug)]
-pub struct Take(pub Bytes);
+pub struct Reader(pub Bytes);
 
-impl Take {
+impl Reader {
     /// Whether all was read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// One byte.
-    pub fn byte(&mut self) -> Result<u8, Garbled> {
-        if self.0.is_empty() { Err(Garbled) } else { Ok(self.0.get_u8()) }
+    pub fn byte(&mut self) -> Result<u8, DecodeError> {
+        if self.0.is_empty() { Err(DecodeError) } else { Ok(self.0.get_u8()) }
     }
 
     /// A number of variable length.
-    pub fn number(&mut self) -> Result<u64, Garbled> {
+    pub fn number(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let part = u64::from(byte & 0x7f);
             if shift == 63 && part > 1 {
-                return Err(Garbled);
+                return Err(DecodeError);
             }
             value |= part << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(Garbled)
+        Err(DecodeError)
     }
 
     /// A number that counts things in memory.
-    pub fn count(&mut self) -> Result<usize, Garbled> {
-        usize::try_from(self.number()?).map_err(|_| Garbled)
+    pub fn count(&mut self) -> Result<usize, DecodeError> {
+        usize::try_from(self.number()?).map_err(|_| DecodeError)
     }
 
     /// Four bytes.
-    pub fn fixed32(&mut self) -> Result<u32, Garbled> {
-        if self.0.len() < 4 { Err(Garbled) } else { Ok(self.0.get_u32_le()) }
+    pub fn fixed32(&mut self) -> Result<u32, DecodeError> {
+        if self.0.len() < 4 { Err(DecodeError) } else { Ok(self.0.get_u32_le()) }
     }
 
     /// Eight bytes.
-    pub fn fixed64(&mut self) -> Result<u64, Garbled> {
-        if self.0.len() < 8 { Err(Garbled) } else { Ok(self.0.get_u64_le()) }
+    pub fn fixed64(&mut self) -> Result<u64, DecodeError> {
+        if self.0.len() < 8 { Err(DecodeError) } else { Ok(self.0.get_u64_le()) }
     }
 
     /// So many bytes.
-    pub fn exactly(&mut self, length: usize) -> Result<Bytes, Garbled> {
-        if self.0.len() < length { Err(Garbled) } else { Ok(self.0.split_to(length)) }
+    pub fn exactly(&mut self, length: usize) -> Result<Bytes, DecodeError> {
+        if self.0.len() < length { Err(DecodeError) } else { Ok(self.0.split_to(length)) }
     }
 
     /// A length and bytes.
-    pub fn bytes(&mut self) -> Result<Bytes, Garbled> {
+    pub fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let length = self.count()?;
         self.exactly(length)
     }
 
     /// A length and text.
-    pub fn text(&mut self) -> Result<String, Garbled> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Garbled)
+    pub fn text(&mut self) -> Result<String, DecodeError> {
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| DecodeError)
     }
 
     /// A log.
-    pub fn log(&mut self) -> Result<LogId, Garbled> {
+    pub fn log(&mut self) -> Result<LogId, DecodeError> {
         Ok(LogId::new(self.number()?))
     }
 
     /// A position.
-    pub fn position(&mut self) -> Result<Position, Garbled> {
+    pub fn position(&mut self) -> Result<Position, DecodeError> {
         Ok(whole(self.number()?, self.number()?))
     }
 
     /// A commit number.
-    pub fn commit(&mut self) -> Result<CommitNumber, Garbled> {
+    pub fn commit(&mut self) -> Result<CommitNumber, DecodeError> {
         Ok(CommitNumber::from_number(self.number()?))
     }
 
     /// A moment.
-    pub fn time(&mut self) -> Result<Timestamp, Garbled> {
+    pub fn time(&mut self) -> Result<Timestamp, DecodeError> {
         Ok(Timestamp::from_millis(self.number()?))
     }
 
     /// A producer's stamp.
-    pub fn producer(&mut self) -> Result<Producer, Garbled> {
-        let id = ProducerId::parse(&self.text()?).map_err(|_| Garbled)?;
+    pub fn producer(&mut self) -> Result<Producer, DecodeError> {
+        let id = ProducerId::parse(&self.text()?).map_err(|_| DecodeError)?;
         Ok(Producer { id, epoch: self.number()?, sequence: self.number()? })
     }
 }

@@ -1,10 +1,10 @@
 //! The one thread that commits.
 //!
-//! Commits wait in a queue. The committer takes all that wait, judges them one after the other, writes what they do as
+//! Commits wait in a queue. The committer takes all that wait, validates them one after the other, writes what they do as
 //! one frame, syncs it, applies it and answers. While it syncs, the next ones gather: that is the group commit, without
 //! a timer unless the operator has set one. Commits of one frame see each other: logs through an overlay of the states
-//! they touch, tables by keeping apart what would have to (it waits for the next frame). A refusal is told with the
-//! frame it was judged in.
+//! they access, tables by keeping apart what would have to (it waits for the next frame). A refusal is told with the
+//! frame it was validated in.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,14 +24,14 @@ use crate::disk::Disk;
 use crate::error::is_transient;
 use crate::files::Files;
 use crate::frame::Frame;
-use crate::measure::Counts;
-use crate::state::State;
-use crate::store::{Options, Shared};
-use crate::tables::{StoredTables, Touch};
-use crate::tender::Tender;
+use crate::maintenance::Maintenance;
+use crate::metrics::Counts;
+use crate::state::StoreState;
+use crate::store::{Options, StoreInner};
+use crate::stored_state::{Access, StoredState};
 use crate::wal::Wal;
 
-/// A generation is also written when the log has so many full files that may still be needed: a start reads them all.
+/// A memtable is also written when the log has so many full files that may still be needed: a start reads them all.
 const WAL_FILES: usize = 3;
 /// A frame takes no further commit beyond this.
 const FRAME_BYTES: usize = 1 << 20;
@@ -39,11 +39,11 @@ const FRAME_BYTES: usize = 1 << 20;
 const FRAME_COMMITS: usize = 4096;
 
 /// A commit on its way.
-pub(crate) struct Job<T: StoredTables> {
+pub(crate) struct Job<T: StoredState> {
     pub(crate) commit: Commit<T::Change>,
     /// What each reference of the commit to stored records refers to, by its place among the operations.
     pub(crate) stored: HashMap<usize, StoredRead>,
-    /// The changes as they are written, in order; none for one that is only judged.
+    /// The changes as they are written, in order; none for one that is only validated.
     pub(crate) written: Written,
     /// About how many bytes it takes in a frame, and not less.
     pub(crate) size: usize,
@@ -56,13 +56,13 @@ pub(crate) struct Job<T: StoredTables> {
 pub(crate) type Written = Vec<Option<Vec<u8>>>;
 
 /// Writes the changes of a commit. Whoever commits does it, so that the one thread need not.
-pub(crate) fn written<T: StoredTables>(commit: &Commit<T::Change>) -> Written {
+pub(crate) fn written<T: StoredState>(commit: &Commit<T::Change>) -> Written {
     let write = |change: &T::Change| {
         let mut bytes = Vec::new();
         T::encode(change, &mut bytes);
         bytes
     };
-    commit.changes.iter().map(|change| (!T::is_only_judged(change)).then(|| write(change))).collect()
+    commit.changes.iter().map(|change| (!T::is_precondition(change)).then(|| write(change))).collect()
 }
 
 /// Records that a reference refers to, as they were read.
@@ -74,7 +74,7 @@ pub(crate) struct StoredRead {
 }
 
 /// What comes of a commit.
-pub(crate) enum Reply<T: StoredTables> {
+pub(crate) enum Reply<T: StoredState> {
     /// An answer.
     Done(Answer<T>),
     /// What it refers to has changed since it was read: read again.
@@ -86,39 +86,39 @@ type Asker<T> = oneshot::Sender<Reply<T>>;
 pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
 
 /// The thread's work.
-pub(crate) struct Committer<T: StoredTables> {
-    pub(crate) shared: Arc<Shared<T>>,
+pub(crate) struct Committer<T: StoredState> {
+    pub(crate) shared: Arc<StoreInner<T>>,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) files: Arc<Files<T>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wal: Wal,
     pub(crate) era: Era,
     pub(crate) options: Options,
-    pub(crate) tender: Tender,
+    pub(crate) maintenance: Maintenance,
     pub(crate) counts: Counts,
     pub(crate) work: Work<T>,
 }
 
 /// What the thread keeps from one frame to the next.
-pub(crate) struct Work<T: StoredTables> {
+pub(crate) struct Work<T: StoredState> {
     /// The memory of the last frame, to be used again.
     memory: Vec<u8>,
     /// The same for its overlay.
     overlay: Overlay,
-    /// Commits that could not be judged together with those before them.
+    /// Commits that could not be validated together with those before them.
     postponed: VecDeque<Job<T>>,
     /// A write has failed: nothing is known of the disk any more.
     stopped: bool,
 }
 
-impl<T: StoredTables> Default for Work<T> {
+impl<T: StoredState> Default for Work<T> {
     fn default() -> Self {
         Self { memory: Vec::new(), overlay: Overlay::default(), postponed: VecDeque::new(), stopped: false }
     }
 }
 
 /// What goes into one frame.
-struct Batch<T: StoredTables> {
+struct Batch<T: StoredState> {
     number: CommitNumber,
     now: Timestamp,
     frame: Frame,
@@ -130,7 +130,7 @@ struct Batch<T: StoredTables> {
     /// The logs it touches, as it leaves them.
     logs: Overlay,
     /// What the changes so far read or write.
-    subjects: HashMap<u64, Touch>,
+    keys: HashMap<u64, Access>,
     good: Vec<Good<T>>,
     /// Those that are not made, and what they are told when the frame is durable: it may rest on what the frame does.
     told: Vec<(Asker<T>, Reply<T>)>,
@@ -143,8 +143,8 @@ enum Space {
     Low,
 }
 
-/// A commit that was judged good.
-struct Good<T: StoredTables> {
+/// A commit that was validated good.
+struct Good<T: StoredState> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
     /// Kept until it is made.
@@ -152,28 +152,28 @@ struct Good<T: StoredTables> {
     answer: Asker<T>,
 }
 
-impl<T: StoredTables> Batch<T> {
+impl<T: StoredState> Batch<T> {
     /// Whether a commit must wait for the next frame. A large one has a frame to itself, so that others need not wait
     /// until it is written.
     fn has_no_space_for(&self, job: &Job<T>) -> bool {
         !self.good.is_empty() && self.frame.size() + job.size > FRAME_BYTES.min(self.frame_bytes_max)
     }
 
-    /// Whether a change that touches something must not be judged without what is in the batch already.
-    fn collides(&self, touch: Touch, subject: u64) -> bool {
-        let before = self.subjects.get(&subject);
-        before.is_some_and(|&before| before == Touch::Writes || touch == Touch::Writes)
+    /// Whether a change that touches something must not be validated without what is in the batch already.
+    fn collides(&self, access: Access, key: u64) -> bool {
+        let before = self.keys.get(&key);
+        before.is_some_and(|&before| before == Access::Writes || access == Access::Writes)
     }
 
-    fn touch(&mut self, touch: Touch, subject: u64) {
-        let before = self.subjects.entry(subject).or_insert(touch);
-        if touch == Touch::Writes {
-            *before = Touch::Writes;
+    fn claim(&mut self, access: Access, key: u64) {
+        let before = self.keys.entry(key).or_insert(access);
+        if access == Access::Writes {
+            *before = Access::Writes;
         }
     }
 }
 
-impl<T: StoredTables> Committer<T> {
+impl<T: StoredState> Committer<T> {
     pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job<T>>) {
         loop {
             let mut waiting = std::mem::take(&mut self.work.postponed);
@@ -192,7 +192,7 @@ impl<T: StoredTables> Committer<T> {
                     waiting.push_front(job);
                     break;
                 }
-                self.judge(&mut batch, job);
+                self.validate(&mut batch, job);
                 let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
                 if full || self.work.postponed.len() >= FRAME_COMMITS {
                     break;
@@ -221,19 +221,19 @@ impl<T: StoredTables> Committer<T> {
             frame_bytes_max: self.wal.frame_bytes_max(),
             frame,
             logs: std::mem::take(&mut self.work.overlay),
-            subjects: HashMap::new(),
+            keys: HashMap::new(),
             good: Vec::new(),
             told: Vec::new(),
         }
     }
 
-    fn judge(&mut self, batch: &mut Batch<T>, job: Job<T>) {
+    fn validate(&mut self, batch: &mut Batch<T>, job: Job<T>) {
         let state = self.shared.read();
-        let mut subjects = Vec::new();
+        let mut keys = Vec::new();
         for change in &job.commit.changes {
-            state.tables.subjects(change, &mut |touch, subject| subjects.push((touch, subject)));
+            state.tables.conflict_keys(change, &mut |access, key| keys.push((access, key)));
         }
-        if subjects.iter().any(|(touch, subject)| batch.collides(*touch, *subject)) {
+        if keys.iter().any(|(access, key)| batch.collides(*access, *key)) {
             self.work.postponed.push_back(job);
             return;
         }
@@ -253,14 +253,14 @@ impl<T: StoredTables> Committer<T> {
         if stored.values().any(|read| read.is_stale(&state, &batch.logs)) {
             return batch.told.push((answer, Reply::Stale(commit, written)));
         }
-        let declined = commit.changes.iter().find_map(|change| state.tables.judge(change).err());
-        let view = Seen { state: &state, stored };
-        let judged = match declined {
+        let declined = commit.changes.iter().find_map(|change| state.tables.validate(change).err());
+        let view = BatchView { state: &state, stored };
+        let validated = match declined {
             Some(refusal) => Err(CommitError::Declined(refusal)),
-            None => Plan::judge(&view, &mut batch.logs, commit.operations, batch.number, batch.now)
+            None => Plan::validate(&view, &mut batch.logs, commit.operations, batch.number, batch.now)
                 .map_err(CommitError::Refused),
         };
-        let plan = match judged {
+        let plan = match validated {
             Ok(plan) => plan,
             Err(refusal) => return batch.told.push((answer, Reply::Done(Err(refusal)))),
         };
@@ -271,8 +271,8 @@ impl<T: StoredTables> Committer<T> {
             batch.frame.change(&bytes);
             changes.push((change, bytes));
         }
-        for (touch, subject) in subjects {
-            batch.touch(touch, subject);
+        for (access, key) in keys {
+            batch.claim(access, key);
         }
         batch.good.push(Good { plan, changes, _share: share, answer });
     }
@@ -292,7 +292,7 @@ impl<T: StoredTables> Committer<T> {
     }
 
     fn write(&mut self, batch: &mut Batch<T>) -> Result<(), StoreError> {
-        if let Some(failure) = self.tender.failure() {
+        if let Some(failure) = self.maintenance.failure() {
             return Err(StoreError::Unavailable(failure));
         }
         if self.work.stopped {
@@ -304,9 +304,9 @@ impl<T: StoredTables> Committer<T> {
         }
         let (last, bytes) = {
             let state = self.shared.read();
-            (state.last_commit, state.generation_bytes)
+            (state.last_commit, state.memtable_bytes)
         };
-        if bytes >= 2 * self.options.generation_bytes && self.tender.is_starved() {
+        if bytes >= 2 * self.options.memtable_bytes && self.maintenance.is_starved() {
             return Err(StoreError::NoSpace);
         }
         // Nothing is acknowledged that goes into files which nobody will find again.
@@ -325,7 +325,7 @@ impl<T: StoredTables> Committer<T> {
         match self.wal.make_room(bytes, last, &|log| files.record_log(log)) {
             Ok(turned) => {
                 if turned {
-                    self.tender.restock();
+                    self.maintenance.refill();
                 }
                 Ok(())
             }
@@ -364,10 +364,9 @@ impl<T: StoredTables> Committer<T> {
             }
             answers.push((answer, Committed { number: batch.number, outcomes: plan.outcomes }));
         }
-        let full =
-            state.generation_bytes >= self.options.generation_bytes || self.wal.full_files() >= WAL_FILES;
-        let generation = if full && self.tender.reserve() { Some(state.freeze()) } else { None };
-        let overfull = state.generation_bytes >= 2 * self.options.generation_bytes;
+        let full = state.memtable_bytes >= self.options.memtable_bytes || self.wal.full_files() >= WAL_FILES;
+        let memtable = if full && self.maintenance.reserve() { Some(state.freeze()) } else { None };
+        let overfull = state.memtable_bytes >= 2 * self.options.memtable_bytes;
         drop(state);
         for log in touched {
             self.shared.bus.wake(log);
@@ -376,15 +375,15 @@ impl<T: StoredTables> Committer<T> {
             // Whoever does not wait any more has its commit all the same.
             let _ = answer.send(Reply::Done(Ok(committed)));
         }
-        if let Some(generation) = generation {
-            self.tender.take(generation);
+        if let Some(memtable) = memtable {
+            self.maintenance.take(memtable);
         } else if overfull {
-            self.tender.wait_unless_starved();
+            self.maintenance.wait_unless_starved();
         }
     }
 }
 
-impl<T: StoredTables> Batch<T> {
+impl<T: StoredState> Batch<T> {
     /// The frame is not on the disk. Refusals may have rested on it, so they do not count either.
     fn fail(&mut self, error: &StoreError) {
         let told = self.told.drain(..).map(|(answer, _)| answer);
@@ -404,13 +403,13 @@ impl<T: StoredTables> Batch<T> {
 
 impl StoredRead {
     /// Whether it would be read differently now.
-    fn is_stale<T: StoredTables>(&self, state: &State<T>, batch: &Overlay) -> bool {
+    fn is_stale<T: StoredState>(&self, state: &StoreState<T>, batch: &Overlay) -> bool {
         let visible = || state.logs.get(self.log).map(|slot| slot.state.status());
         let now = match batch.get(&self.log) {
             Some(known) => known.as_ref().map(LogState::status),
             None => visible(),
         };
-        // A log that is gone is told by judging.
+        // A log that is gone is told by validating.
         now.is_some_and(|now| {
             let grown = self.through > self.status.tail && now.tail != self.status.tail;
             grown || now.floor != self.status.floor
@@ -457,7 +456,7 @@ pub(crate) fn size<C>(commit: &Commit<C>, stored: &HashMap<usize, StoredRead>, w
 
 /// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has
 /// the next one ready, and waking a thread costs as much as a fifth of a sync.
-fn next_job<T: StoredTables>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>> {
+fn next_job<T: StoredState>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>> {
     const LOOKS: usize = 48;
     for _ in 0..LOOKS {
         if let Ok(job) = jobs.try_recv() {
@@ -469,12 +468,12 @@ fn next_job<T: StoredTables>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>
 }
 
 /// The logs as they are visible.
-struct Seen<'a, T> {
-    state: &'a State<T>,
+struct BatchView<'a, T> {
+    state: &'a StoreState<T>,
     stored: HashMap<usize, StoredRead>,
 }
 
-impl<T: StoredTables> View for Seen<'_, T> {
+impl<T: StoredState> View for BatchView<'_, T> {
     fn log(&self, log: LogId) -> Known<'_> {
         match self.state.logs.get(log) {
             Some(slot) => Known::Live(&slot.state),

@@ -3,7 +3,7 @@ use std::io;
 use rustix::io::Errno;
 use tidings_model::CommitNumber;
 
-use crate::codec::Garbled;
+use crate::codec::DecodeError;
 
 /// Why a store cannot be opened or looked at. The message names the file and the next step.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub enum OpenError {
     },
     /// A file of the write-ahead log that counts is missing, or is not as it was written.
     #[error(
-        "{name} {what}, and acknowledged commits with it. Put the file back, restore a backup, or give up what cannot be \
+        "{name} {what}, and acknowledged commits with it. Writer the file back, restore a backup, or give up what cannot be \
          read and everything after it: tidings store truncate"
     )]
     LogFile {
@@ -140,7 +140,7 @@ impl<T> InFile<T> for io::Result<T> {
     }
 }
 
-impl<T> InFile<T> for Result<T, Garbled> {
+impl<T> InFile<T> for Result<T, DecodeError> {
     fn in_file(self, name: &str) -> Result<T, OpenError> {
         self.map_err(|garbled| OpenError::damaged(name, garbled))
     }

@@ -8,14 +8,14 @@ use crate::disk::Disk;
 use crate::error::is_transient;
 use crate::segment::{self, Segment, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
-use crate::state::State;
-use crate::store::Shared;
+use crate::state::StoreState;
+use crate::store::StoreInner;
 use crate::wal::LogFile;
 
 /// The files of a store, and what readers see of them.
 pub(crate) struct Files<T> {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) shared: Arc<Shared<T>>,
+    pub(crate) shared: Arc<StoreInner<T>>,
     manifest: Mutex<Manifest>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Keep {
 }
 
 impl<T> Files<T> {
-    pub(crate) fn new(disk: Arc<dyn Disk>, shared: Arc<Shared<T>>, manifest: Manifest) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, shared: Arc<StoreInner<T>>, manifest: Manifest) -> Self {
         Self { disk, shared, manifest: Mutex::new(manifest) }
     }
 
@@ -65,7 +65,7 @@ impl<T> Files<T> {
         &self,
         new: &[String],
         edit: impl FnOnce(&mut Manifest),
-        show: impl FnOnce(&mut State<T>),
+        show: impl FnOnce(&mut StoreState<T>),
     ) -> io::Result<()> {
         let mut manifest = self.lock();
         let mut edited = manifest.clone();

@@ -1,4 +1,4 @@
-//! Writing a generation: a segment, a delta, and a manifest that counts them. Then the log's files that had it are free.
+//! Writing a memtable: a segment, a delta, and a manifest that counts them. Then the log's files that had it are free.
 //! When the deltas have outgrown the base, a new base takes the place of both.
 
 use std::cell::RefCell;
@@ -12,21 +12,21 @@ use tidings_engine::log::plan::Stored;
 use crate::checkpoint::{self, store_base, store_delta};
 use crate::files::{Files, Keep};
 use crate::segment_writer::{SegmentWriter, SharedKey};
-use crate::state::{CheckpointBytes, Entry, Generation};
-use crate::tables::{Numbers, StoredTables};
-use crate::wal::Shelf;
+use crate::state::{CheckpointBytes, Entry, Memtable};
+use crate::stored_state::{Numbers, StoredState};
+use crate::wal::WalFilePool;
 
-/// Generations that stay in memory after they were written, to be read.
-const KEPT_GENERATIONS: usize = 1;
+/// Memtables that stay in memory after they were written, to be read.
+const KEPT_MEMTABLES: usize = 1;
 
-/// Writes generations.
-pub(crate) struct Flusher<T: StoredTables> {
+/// Writes memtables.
+pub(crate) struct Flusher<T: StoredState> {
     files: Arc<Files<T>>,
-    shelf: Arc<Shelf>,
+    pool: Arc<WalFilePool>,
 }
 
-impl<T: StoredTables> Flusher<T> {
-    pub(crate) fn new(files: Arc<Files<T>>, shelf: Arc<Shelf>) -> Self {
+impl<T: StoredState> Flusher<T> {
+    pub(crate) fn new(files: Arc<Files<T>>, pool: Arc<WalFilePool>) -> Self {
         let manifest = files.manifest();
         let bytes_of =
             |id: &u64| files.disk.open(&checkpoint::file_name(*id)).and_then(|file| file.len()).unwrap_or(0);
@@ -36,13 +36,13 @@ impl<T: StoredTables> Flusher<T> {
             let known = &mut files.shared.write().checkpoint;
             (known.base, known.deltas) = (base, deltas);
         }
-        Self { files, shelf }
+        Self { files, pool }
     }
 
     /// Lets go of the log's files that are no longer needed, and gets the next one ready.
-    pub(crate) fn restock(&mut self) -> io::Result<()> {
+    pub(crate) fn refill(&mut self) -> io::Result<()> {
         let applied = self.files.manifest().applied;
-        self.shelf.restock(applied, &|log| self.files.record_log(log))
+        self.pool.refill(applied, &|log| self.files.record_log(log))
     }
 
     /// Records how far the log has gone, if it has gone further since a manifest was written.
@@ -51,7 +51,7 @@ impl<T: StoredTables> Flusher<T> {
         if self.files.manifest().reached == self.files.shared.read().end() {
             return Ok(());
         }
-        self.shelf.record(&|log| self.files.record_log(log))
+        self.pool.record(&|log| self.files.record_log(log))
     }
 
     /// The same when the store is closed in order. What has failed before has said so, and the next start finds out.
@@ -64,20 +64,20 @@ impl<T: StoredTables> Flusher<T> {
         }
     }
 
-    /// Writes a generation. When it fails for want of space, it can be tried again.
-    pub(crate) fn write(&mut self, generation: &Arc<Generation>) -> io::Result<()> {
+    /// Writes a memtable. When it fails for want of space, it can be tried again.
+    pub(crate) fn write(&mut self, memtable: &Arc<Memtable>) -> io::Result<()> {
         let mut segment = None;
-        if !generation.runs.is_empty() {
+        if !memtable.runs.is_empty() {
             let payloads = RefCell::new(HashMap::new());
             segment = self.files.write_segment(
                 self.files.new_file(),
-                |writer| write_runs(writer, generation, &mut payloads.borrow_mut()),
+                |writer| write_runs(writer, memtable, &mut payloads.borrow_mut()),
                 |key| Ok(payloads.borrow()[&key].clone()),
             )?;
         }
         let mut new: Vec<String> = segment.iter().map(|segment| segment.name().to_owned()).collect();
         let delta = self.files.new_file();
-        let written = self.files.write_checkpoint(delta, |disk| store_delta(disk, delta, generation));
+        let written = self.files.write_checkpoint(delta, |disk| store_delta(disk, delta, memtable));
         let bytes = written.map_err(|error| self.files.give_up(&new, error))?;
         new.push(checkpoint::file_name(delta));
         self.files.replace(
@@ -85,13 +85,13 @@ impl<T: StoredTables> Flusher<T> {
             |manifest| {
                 manifest.segments.extend(segment.iter().map(|segment| segment.id));
                 manifest.deltas.push(delta);
-                (manifest.applied, manifest.chain) = (generation.last_commit, generation.chain);
+                (manifest.applied, manifest.chain) = (memtable.last_commit, memtable.chain);
             },
             |state| {
                 if let Some(segment) = &segment {
                     state.segments = Arc::new(state.segments.iter().chain([segment]).cloned().collect());
                 }
-                while state.generations.len() > KEPT_GENERATIONS {
+                while state.memtables.len() > KEPT_MEMTABLES {
                     state.evict();
                 }
                 state.checkpoint.deltas += bytes;
@@ -99,10 +99,10 @@ impl<T: StoredTables> Flusher<T> {
         )
     }
 
-    /// Writes the snapshot that began with a generation, if one did, as a new base in the place of base and deltas. The
-    /// generation is written. When it fails the snapshot is given up; another begins with the next generation.
-    pub(crate) fn compact(&mut self, generation: &Generation) -> io::Result<()> {
-        let Some(numbers) = &generation.snapshot else { return Ok(()) };
+    /// Writes the snapshot that began with a memtable, if one did, as a new base in the place of base and deltas. The
+    /// memtable is written. When it fails the snapshot is given up; another begins with the next memtable.
+    pub(crate) fn compact(&mut self, memtable: &Memtable) -> io::Result<()> {
+        let Some(numbers) = &memtable.snapshot else { return Ok(()) };
         let compacted = self.write_base(numbers);
         if compacted.is_err() {
             self.files.shared.write().end_snapshot();
@@ -132,21 +132,21 @@ impl<T: StoredTables> Flusher<T> {
     }
 }
 
-/// Writes a generation, and keeps what its references refer to: each of them carries it.
+/// Writes a memtable, and keeps what its references refer to: each of them carries it.
 fn write_runs(
     writer: &mut SegmentWriter,
-    generation: &Generation,
+    memtable: &Memtable,
     payloads: &mut HashMap<SharedKey, bytes::Bytes>,
 ) -> io::Result<()> {
     let mut announced: *const Stored = std::ptr::null();
-    for entry in generation.runs.iter().flat_map(|(_, entries)| entries) {
+    for entry in memtable.runs.iter().flat_map(|(_, entries)| entries) {
         let source = Arc::as_ptr(&entry.stored);
         if let Some(origin) = entry.stored.origin.filter(|_| source != announced) {
             writer.announce(origin);
             announced = source;
         }
     }
-    for (log, entries) in &generation.runs {
+    for (log, entries) in &memtable.runs {
         for Entry { position, stored } in entries {
             match stored.origin {
                 None => writer.push_own(*log, *position, stored)?,

@@ -16,7 +16,7 @@ use tidings_engine::log::plan::{Effect, Stored};
 use tidings_engine::log::{Append, Boundary, Conditions, Origin, Positions, Then};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
-use crate::codec::{Garbled, Put, Take, checksum, halves};
+use crate::codec::{DecodeError, Reader, Writer, checksum, halves};
 
 /// Frames begin at multiples of this.
 pub const ALIGNMENT: usize = 4096;
@@ -229,12 +229,12 @@ impl Header {
         if checksum(salt, &[bytes.get(4..20)?]).to_le_bytes() != *bytes.get(20..HEADER)? {
             return None;
         }
-        let mut take = Take(Bytes::copy_from_slice(bytes.get(..HEADER)?));
+        let mut reader = Reader(Bytes::copy_from_slice(bytes.get(..HEADER)?));
         let header = Self {
-            checksum: take.fixed32().ok()?,
-            length: take.fixed32().ok()? as usize,
-            number: CommitNumber::from_number(take.fixed64().ok()?),
-            before: take.fixed32().ok()?,
+            checksum: reader.fixed32().ok()?,
+            length: reader.fixed32().ok()? as usize,
+            number: CommitNumber::from_number(reader.fixed64().ok()?),
+            before: reader.fixed32().ok()?,
         };
         if header.length == 0 || header.number == CommitNumber::ZERO { None } else { Some(header) }
     }
@@ -247,13 +247,13 @@ impl Header {
 }
 
 /// Reads the content of a frame whose checksum is right.
-pub fn read(number: CommitNumber, content: Bytes) -> Result<Content, Garbled> {
-    let mut take = Take(content);
-    let at = take.time()?;
+pub fn read(number: CommitNumber, content: Bytes) -> Result<Content, DecodeError> {
+    let mut reader = Reader(content);
+    let at = reader.time()?;
     let mut reading = Reading { number, at, payloads: HashMap::new() };
     let mut items = Vec::new();
-    while !take.is_empty() {
-        items.push(reading.item(&mut take)?);
+    while !reader.is_empty() {
+        items.push(reading.item(&mut reader)?);
     }
     Ok(Content { number, at, items })
 }
@@ -266,35 +266,35 @@ struct Reading {
 }
 
 impl Reading {
-    fn item(&mut self, take: &mut Take) -> Result<Item, Garbled> {
-        Ok(Item::Effect(match take.byte()? {
-            CREATED => Effect::Created { log: take.log()?, tail: take.position()? },
-            APPENDED => self.appended(take)?,
-            REFERRED => self.referred(take)?,
-            TRIMMED => Effect::Trimmed { log: take.log()?, floor: take.position()? },
-            ENDED => Effect::Ended { log: take.log()? },
-            CHANGED => return Ok(Item::Change(take.bytes()?)),
-            _ => return Err(Garbled),
+    fn item(&mut self, reader: &mut Reader) -> Result<Item, DecodeError> {
+        Ok(Item::Effect(match reader.byte()? {
+            CREATED => Effect::Created { log: reader.log()?, tail: reader.position()? },
+            APPENDED => self.appended(reader)?,
+            REFERRED => self.referred(reader)?,
+            TRIMMED => Effect::Trimmed { log: reader.log()?, floor: reader.position()? },
+            ENDED => Effect::Ended { log: reader.log()? },
+            CHANGED => return Ok(Item::Change(reader.bytes()?)),
+            _ => return Err(DecodeError),
         }))
     }
 
-    fn appended(&mut self, take: &mut Take) -> Result<Effect, Garbled> {
-        let flags = take.byte()?;
-        let log = take.log()?;
-        let producer = if flags & PRODUCER != 0 { Some(take.producer()?) } else { None };
-        let order = if flags & ORDER != 0 { Some(take.text()?.into()) } else { None };
-        let count = take.count()?;
+    fn appended(&mut self, reader: &mut Reader) -> Result<Effect, DecodeError> {
+        let flags = reader.byte()?;
+        let log = reader.log()?;
+        let producer = if flags & PRODUCER != 0 { Some(reader.producer()?) } else { None };
+        let order = if flags & ORDER != 0 { Some(reader.text()?.into()) } else { None };
+        let count = reader.count()?;
         let positions: Vec<Position> = if flags & GIVEN != 0 {
-            (0..count).map(|_| take.position()).collect::<Result<_, _>>()?
+            (0..count).map(|_| reader.position()).collect::<Result<_, _>>()?
         } else if count > 0 {
-            let first = take.number()?;
+            let first = reader.number()?;
             (first..).take(count).map(|index| Position::in_commit(self.number, index)).collect()
         } else {
             Vec::new()
         };
-        let lengths = (0..count).map(|_| take.count()).collect::<Result<Vec<_>, _>>()?;
+        let lengths = (0..count).map(|_| reader.count()).collect::<Result<Vec<_>, _>>()?;
         let payloads =
-            lengths.into_iter().map(|length| take.exactly(length)).collect::<Result<Vec<_>, _>>()?;
+            lengths.into_iter().map(|length| reader.exactly(length)).collect::<Result<Vec<_>, _>>()?;
         for (&position, payload) in positions.iter().zip(&payloads) {
             self.payloads.insert((log, position), payload.clone());
         }
@@ -305,26 +305,26 @@ impl Reading {
         Ok(Effect::Appended { append, positions })
     }
 
-    fn referred(&mut self, take: &mut Take) -> Result<Effect, Garbled> {
-        let count = take.count()?;
-        let sources = (0..count).map(|_| self.source(take)).collect::<Result<Vec<_>, _>>()?;
-        let count = take.count()?;
+    fn referred(&mut self, reader: &mut Reader) -> Result<Effect, DecodeError> {
+        let count = reader.count()?;
+        let sources = (0..count).map(|_| self.source(reader)).collect::<Result<Vec<_>, _>>()?;
+        let count = reader.count()?;
         let mut targets = Vec::new();
         let mut last = 0u64;
         for _ in 0..count {
-            last = last.checked_add(take.number()?).ok_or(Garbled)?;
+            last = last.checked_add(reader.number()?).ok_or(DecodeError)?;
             targets.push(LogId::new(last));
         }
         Ok(Effect::Referred { sources, targets })
     }
 
-    fn source(&mut self, take: &mut Take) -> Result<Arc<Stored>, Garbled> {
-        let flags = take.byte()?;
-        let (log, position) = (take.log()?, take.position()?);
+    fn source(&mut self, reader: &mut Reader) -> Result<Arc<Stored>, DecodeError> {
+        let flags = reader.byte()?;
+        let (log, position) = (reader.log()?, reader.position()?);
         let (origin_at, payload) = if flags & OF_THIS_COMMIT != 0 {
-            (self.at, self.payloads.get(&(log, position)).cloned().ok_or(Garbled)?)
+            (self.at, self.payloads.get(&(log, position)).cloned().ok_or(DecodeError)?)
         } else {
-            (take.time()?, take.bytes()?)
+            (reader.time()?, reader.bytes()?)
         };
         let origin = Origin { log, position, at: origin_at };
         let boundary = if flags & LAST != 0 { Boundary::Last } else { Boundary::Inside };

@@ -2,7 +2,7 @@
 //!
 //! One write-ahead log is all that an acknowledgement waits for. Every change, a record, a reference or a row of a
 //! capability's table, is an item in one frame, and a frame is one atomic commit. What was committed lately is kept in
-//! memory (a *generation*); when that is large enough it is written as an immutable *segment*, sorted by log and position,
+//! memory (a *memtable*); when that is large enough it is written as an immutable *segment*, sorted by log and position,
 //! together with a *checkpoint* of what is known of logs and tables, and the log's files are used again.
 //!
 //! Read [`store`] (the handle), `committer` (the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
@@ -23,8 +23,9 @@ mod flush;
 pub mod frame;
 mod lock;
 pub mod log_map;
-mod measure;
+mod maintenance;
 mod merge;
+mod metrics;
 mod projects;
 mod rooms;
 pub mod segment;
@@ -34,9 +35,8 @@ mod sessions;
 pub mod simulation;
 pub mod state;
 pub mod store;
+pub mod stored_state;
 mod streams;
-pub mod tables;
-mod tender;
 pub mod tools;
 pub mod wal;
 
@@ -45,4 +45,4 @@ pub use error::OpenError;
 pub use lock::DirectoryLock;
 pub use sessions::ended;
 pub use store::{Embedded, Failure, Gather, Options};
-pub use tables::{StoredTables, Touch};
+pub use stored_state::{Access, StoredState};

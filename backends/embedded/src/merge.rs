@@ -10,9 +10,9 @@ use tidings_engine::log::plan::Stored;
 use tidings_model::{LogId, Position};
 
 use crate::files::{Files, Keep};
-use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, Shared as SharedRecord, broken};
+use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, SharedRecord, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
-use crate::tables::StoredTables;
+use crate::stored_state::StoredState;
 
 /// So many neighbours of about the same size are merged, and a size is so many times the one below.
 const WIDTH: u32 = 8;
@@ -30,7 +30,7 @@ enum Work {
 
 /// Does what is most worth it, once, if there is space for it. `false` when there is nothing. `give_way` is called again and
 /// again: merging can wait, others cannot. An error of want of space means that it was given up, and nothing is left of it.
-pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
+pub(crate) fn merge_once<T: StoredState>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
     let segments = files.shared.read().segments.clone();
     match worth_doing(files, &segments)? {
         Some(Work::Drop(dead)) => drop_dead(files, &dead)?,
@@ -50,7 +50,7 @@ pub(crate) fn merge_once<T: StoredTables>(files: &Files<T>, give_way: &dyn Fn())
 
 /// First what frees space and takes none, then what frees more than it takes, then what makes reading faster. Only that for
 /// which there is space: it must not be missing to those who write.
-fn worth_doing<T: StoredTables>(files: &Files<T>, segments: &Segments) -> io::Result<Option<Work>> {
+fn worth_doing<T: StoredState>(files: &Files<T>, segments: &Segments) -> io::Result<Option<Work>> {
     let (mut dropped, mut mostly_dead) = (Vec::new(), Vec::new());
     for (n, segment) in segments.iter().enumerate() {
         let (dead, all) = dead_bytes(files, segment)?;
@@ -96,7 +96,7 @@ fn neighbours(segments: &Segments) -> Vec<Range<usize>> {
 }
 
 /// Lets go of segments of which nobody can read anything any more.
-fn drop_dead<T: StoredTables>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Result<()> {
+fn drop_dead<T: StoredState>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Result<()> {
     let is_dead = |id: u64| dead.iter().any(|segment| segment.id == id);
     files.replace(
         &[],
@@ -113,7 +113,7 @@ fn drop_dead<T: StoredTables>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Re
 }
 
 /// Bytes of runs that nobody can read any more, and of all runs.
-fn dead_bytes<T: StoredTables>(files: &Files<T>, segment: &Segment) -> io::Result<(u64, u64)> {
+fn dead_bytes<T: StoredState>(files: &Files<T>, segment: &Segment) -> io::Result<(u64, u64)> {
     let (mut dead, mut all) = (0, 0);
     for entries in segment.entries() {
         let entries = entries.map_err(broken)?;
@@ -130,7 +130,7 @@ fn dead_bytes<T: StoredTables>(files: &Files<T>, segment: &Segment) -> io::Resul
 }
 
 /// Writes neighbours as one segment without what is dead, and puts it in their place.
-fn merge<T: StoredTables>(
+fn merge<T: StoredState>(
     files: &Files<T>,
     sources: &[Arc<Segment>],
     pace: &dyn Fn() -> io::Result<()>,

@@ -3,11 +3,11 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_auth::table::Row;
-use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Life, Project, Table};
+use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Project, ProjectState, Table};
 use tidings_model::{Pattern, ProjectId};
 
-use crate::codec::{Garbled, Put, Take};
-use crate::tables::{StoredTables, Touch};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::stored_state::{Access, StoredState};
 
 const CREATE: u8 = 1;
 const ADD_KEY: u8 = 2;
@@ -18,7 +18,7 @@ const FORGET: u8 = 6;
 const SET_ADMIN: u8 = 7;
 const RESTORE: u8 = 8;
 
-impl StoredTables for Table {
+impl StoredState for Table {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -52,27 +52,27 @@ impl StoredTables for Table {
         }
     }
 
-    fn decode(mut take: Take) -> Result<Change, Garbled> {
-        let tag = take.byte()?;
+    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+        let tag = reader.byte()?;
         let change = if tag == SET_ADMIN {
-            Change::SetAdmin(AdminDigest(take.bytes()?[..].try_into().map_err(|_| Garbled)?))
+            Change::SetAdmin(AdminDigest(reader.bytes()?[..].try_into().map_err(|_| DecodeError)?))
         } else {
-            let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
+            let project = ProjectId::parse(&reader.text()?).map_err(|_| DecodeError)?;
             match tag {
-                CREATE => Change::Create { project, key: take_key(&mut take)? },
-                ADD_KEY => Change::AddKey { project, key: take_key(&mut take)? },
+                CREATE => Change::Create { project, key: take_key(&mut reader)? },
+                ADD_KEY => Change::AddKey { project, key: take_key(&mut reader)? },
                 REMOVE_KEY => {
-                    // It was judged when it was made.
-                    Change::RemoveKey { project, kid: Kid::named(&take.text()?), last: LastKey::MayGo }
+                    // It was validated when it was made.
+                    Change::RemoveKey { project, kid: Kid::named(&reader.text()?), last: LastKey::MayGo }
                 }
-                CONFIGURE => Change::Configure { project, config: take_config(&mut take)? },
+                CONFIGURE => Change::Configure { project, config: take_config(&mut reader)? },
                 REMOVE => Change::Remove { project },
                 FORGET => Change::Forget { project },
-                RESTORE => Change::Restore { project, is: take_project(&mut take)? },
-                _ => return Err(Garbled),
+                RESTORE => Change::Restore { project, is: take_project(&mut reader)? },
+                _ => return Err(DecodeError),
             }
         };
-        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -105,10 +105,10 @@ impl StoredTables for Table {
     }
 
     /// Changes are rare, so all of them count as one row: that of the limit of projects, for example.
-    fn subjects(&self, _: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, _: &Change, touch: &mut dyn FnMut(Access, u64)) {
         let mut hasher = DefaultHasher::new();
         "projects".hash(&mut hasher);
-        subject(Touch::Writes, hasher.finish());
+        touch(Access::Writes, hasher.finish());
     }
 }
 
@@ -117,25 +117,25 @@ fn put_head(out: &mut Vec<u8>, tag: u8, project: &ProjectId) {
     out.text(project.as_str());
 }
 
-fn take_key(take: &mut Take) -> Result<Key, Garbled> {
-    Key::parse(&take.text()?).map_err(|_| Garbled)
+fn take_key(reader: &mut Reader) -> Result<Key, DecodeError> {
+    Key::parse(&reader.text()?).map_err(|_| DecodeError)
 }
 
 fn put_project(out: &mut Vec<u8>, project: &Project) {
-    let Project { keys, config, life } = project;
+    let Project { keys, config, state } = project;
     out.number(keys.len() as u64);
     for key in keys {
         out.text(key.reveal());
     }
     put_config(out, config);
-    out.byte(u8::from(*life == Life::Removing));
+    out.byte(u8::from(*state == ProjectState::Removing));
 }
 
-fn take_project(take: &mut Take) -> Result<Project, Garbled> {
+fn take_project(reader: &mut Reader) -> Result<Project, DecodeError> {
     Ok(Project {
-        keys: (0..take.count()?).map(|_| take_key(take)).collect::<Result<_, _>>()?,
-        config: take_config(take)?,
-        life: if take.byte()? == 0 { Life::Active } else { Life::Removing },
+        keys: (0..reader.count()?).map(|_| take_key(reader)).collect::<Result<_, _>>()?,
+        config: take_config(reader)?,
+        state: if reader.byte()? == 0 { ProjectState::Active } else { ProjectState::Removing },
     })
 }
 
@@ -146,11 +146,15 @@ fn put_config(out: &mut Vec<u8>, config: &Config) {
     put_texts(out, hook_sources.iter().map(|source| &**source));
 }
 
-fn take_config(take: &mut Take) -> Result<Config, Garbled> {
-    let cors_origins = take_texts(take)?.into_iter().map(Into::into).collect();
-    let pattern = |text: String| Pattern::parse(&text).map_err(|_| Garbled);
-    let public = take_texts(take)?.into_iter().map(pattern).collect::<Result<_, _>>()?;
-    Ok(Config { cors_origins, public, hook_sources: take_texts(take)?.into_iter().map(Into::into).collect() })
+fn take_config(reader: &mut Reader) -> Result<Config, DecodeError> {
+    let cors_origins = take_texts(reader)?.into_iter().map(Into::into).collect();
+    let pattern = |text: String| Pattern::parse(&text).map_err(|_| DecodeError);
+    let public = take_texts(reader)?.into_iter().map(pattern).collect::<Result<_, _>>()?;
+    Ok(Config {
+        cors_origins,
+        public,
+        hook_sources: take_texts(reader)?.into_iter().map(Into::into).collect(),
+    })
 }
 
 fn put_texts<'a>(out: &mut Vec<u8>, texts: impl ExactSizeIterator<Item = &'a str>) {
@@ -160,14 +164,14 @@ fn put_texts<'a>(out: &mut Vec<u8>, texts: impl ExactSizeIterator<Item = &'a str
     }
 }
 
-fn take_texts(take: &mut Take) -> Result<Vec<String>, Garbled> {
-    (0..take.count()?).map(|_| take.text()).collect()
+fn take_texts(reader: &mut Reader) -> Result<Vec<String>, DecodeError> {
+    (0..reader.count()?).map(|_| reader.text()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::Tables;
+    use tidings_engine::log::StateMachine;
 
     #[test]
     fn a_dump_makes_the_same_table() {
@@ -198,13 +202,13 @@ mod tests {
         let mut table = Table::default();
         play(&mut table, changes);
         let mut again = Table::default();
-        play(&mut again, crate::tables::snapshot_of(&mut table));
+        play(&mut again, crate::stored_state::snapshot_of(&mut table));
         for table in [table, again] {
             let a = table.get(&id("a")).expect("there");
             let keys: Vec<_> = a.keys.iter().map(Key::reveal).collect();
             assert_eq!(keys, ["third-key-of-project-a", "second-key-of-project-a"]);
             assert_eq!(a.config, config);
-            assert_eq!(table.get(&id("b")).expect("there").life, Life::Removing);
+            assert_eq!(table.get(&id("b")).expect("there").state, ProjectState::Removing);
             assert!(table.get(&id("c")).is_none());
             assert_eq!(table.admin(), Some(AdminDigest([7; 32])));
         }
@@ -215,8 +219,8 @@ mod tests {
         for change in changes {
             let mut bytes = Vec::new();
             Table::encode(&change, &mut bytes);
-            let change = Table::decode(Take(bytes.into())).expect("as it was written");
-            table.judge(&change).expect("good");
+            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            table.validate(&change).expect("good");
             table.apply(change);
         }
     }

@@ -8,8 +8,8 @@ use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, Use
 use tidings_rooms::table::{Back, Kept, Row};
 use tidings_rooms::{Change, Table};
 
-use crate::codec::{Garbled, Put, Take};
-use crate::tables::{StoredTables, Touch};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::stored_state::{Access, StoredState};
 
 const TAKE_OVER: u8 = 1;
 const OWNED: u8 = 2;
@@ -27,7 +27,7 @@ const CREATE: u8 = 12;
 const KEPT: u8 = 13;
 const REACTED: u8 = 14;
 
-impl StoredTables for Table {
+impl StoredState for Table {
     type Row = Kept;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -87,14 +87,14 @@ impl StoredTables for Table {
         }
     }
 
-    fn decode(mut take: Take) -> Result<Change, Garbled> {
-        let tag = take.byte()?;
+    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+        let tag = reader.byte()?;
         let change = match tag {
-            TAKE_OVER => Change::TakeOver { epoch: take.number()? },
-            OWNED => Change::Owned { by: take.number()? },
-            _ => of_room(tag, &mut take)?,
+            TAKE_OVER => Change::TakeOver { epoch: reader.number()? },
+            OWNED => Change::Owned { by: reader.number()? },
+            _ => of_room(tag, &mut reader)?,
         };
-        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -135,18 +135,18 @@ impl StoredTables for Table {
         row.restore(change);
     }
 
-    fn is_only_judged(change: &Change) -> bool {
+    fn is_precondition(change: &Change) -> bool {
         matches!(change, Change::Owned { .. })
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         match change {
-            Change::TakeOver { .. } => subject(Touch::Writes, hash("epoch")),
+            Change::TakeOver { .. } => touch(Access::Writes, hash("epoch")),
             // What one owner commits does not stand in its own way.
-            Change::Owned { .. } => subject(Touch::Reads, hash("epoch")),
+            Change::Owned { .. } => touch(Access::Reads, hash("epoch")),
             Change::Create { log, row } => {
-                subject(Touch::Writes, hash(log));
-                subject(Touch::Writes, hash((&row.project, &row.id)));
+                touch(Access::Writes, hash(log));
+                touch(Access::Writes, hash((&row.project, &row.id)));
             }
             Change::Remove { log }
             | Change::Members { log, .. }
@@ -154,47 +154,47 @@ impl StoredTables for Table {
             | Change::Collapse { log, .. }
             | Change::Kept { log, .. }
             | Change::Reacted { log, .. }
-            | Change::Prune { log, .. } => subject(Touch::Writes, hash(log)),
+            | Change::Prune { log, .. } => touch(Access::Writes, hash(log)),
             Change::See { log, user, .. } | Change::Forget { log, user, .. } => {
-                subject(Touch::Reads, hash(log));
-                subject(Touch::Writes, hash((log, user)));
+                touch(Access::Reads, hash(log));
+                touch(Access::Writes, hash((log, user)));
             }
         }
     }
 }
 
-fn of_room(tag: u8, take: &mut Take) -> Result<Change, Garbled> {
-    let log = take.log()?;
+fn of_room(tag: u8, reader: &mut Reader) -> Result<Change, DecodeError> {
+    let log = reader.log()?;
     Ok(match tag {
         CREATE => {
-            let row = take_row(take)?;
-            let (kept_since, reacted) = (take_time(take)?, take_flag(take)?);
+            let row = take_row(reader)?;
+            let (kept_since, reacted) = (take_time(reader)?, take_flag(reader)?);
             Change::Create { log, row: Row { kept_since, reacted, ..row } }
         }
-        CREATE_UNMARKED => Change::Create { log, row: take_row(take)? },
+        CREATE_UNMARKED => Change::Create { log, row: take_row(reader)? },
         REMOVE => Change::Remove { log },
         MEMBERS => Change::Members {
             log,
-            add: take_users(take)?,
-            remove: take_users(take)?,
-            joined: take.position()?,
-            most: take.count()?,
+            add: take_users(reader)?,
+            remove: take_users(reader)?,
+            joined: reader.position()?,
+            most: reader.count()?,
         },
-        RESERVE => Change::Reserve { log, through: take.position()? },
-        COLLAPSE => Change::Collapse { log, positions: take_positions(take)? },
-        KEPT => Change::Kept { log, since: take_time(take)? },
-        REACTED => Change::Reacted { log, waiting: take_flag(take)? },
-        PRUNE => Change::Prune { log, through: take.position()? },
+        RESERVE => Change::Reserve { log, through: reader.position()? },
+        COLLAPSE => Change::Collapse { log, positions: take_positions(reader)? },
+        KEPT => Change::Kept { log, since: take_time(reader)? },
+        REACTED => Change::Reacted { log, waiting: take_flag(reader)? },
+        PRUNE => Change::Prune { log, through: reader.position()? },
         SEE | SEE_BACK => Change::See {
             log,
-            user: take_user(take)?,
-            device: DeviceId::parse(&take.text()?).map_err(|_| Garbled)?,
-            through: take.position()?,
-            at: take.time()?,
+            user: take_user(reader)?,
+            device: DeviceId::parse(&reader.text()?).map_err(|_| DecodeError)?,
+            through: reader.position()?,
+            at: reader.time()?,
             back: if tag == SEE_BACK { Back::Go } else { Back::Stay },
         },
-        FORGET => Change::Forget { log, user: take_user(take)?, before: take.time()? },
-        _ => return Err(Garbled),
+        FORGET => Change::Forget { log, user: take_user(reader)?, before: reader.time()? },
+        _ => return Err(DecodeError),
     })
 }
 
@@ -225,12 +225,12 @@ fn put_row(out: &mut Vec<u8>, row: &Row) {
 }
 
 /// A room of which nobody knows what it has: the first sweep looks.
-fn take_row(take: &mut Take) -> Result<Row, Garbled> {
-    let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
-    let id = RoomId::parse(&take.text()?).map_err(|_| Garbled)?;
-    let members = (0..take.count()?).map(|_| Ok((take_user(take)?, take.position()?)));
-    let members = Arc::new(members.collect::<Result<BTreeMap<_, _>, Garbled>>()?);
-    let (reserved, collapsed) = (take.position()?, Arc::new(take_positions(take)?));
+fn take_row(reader: &mut Reader) -> Result<Row, DecodeError> {
+    let project = ProjectId::parse(&reader.text()?).map_err(|_| DecodeError)?;
+    let id = RoomId::parse(&reader.text()?).map_err(|_| DecodeError)?;
+    let members = (0..reader.count()?).map(|_| Ok((take_user(reader)?, reader.position()?)));
+    let members = Arc::new(members.collect::<Result<BTreeMap<_, _>, DecodeError>>()?);
+    let (reserved, collapsed) = (reader.position()?, Arc::new(take_positions(reader)?));
     let kept_since = Some(Timestamp::from_millis(0));
     Ok(Row { project, id, members, reserved, collapsed, kept_since, reacted: true })
 }
@@ -240,15 +240,15 @@ fn put_time(out: &mut Vec<u8>, time: Option<Timestamp>) {
     out.number(time.map_or(0, |time| time.as_millis().saturating_add(1)));
 }
 
-fn take_time(take: &mut Take) -> Result<Option<Timestamp>, Garbled> {
-    Ok(take.number()?.checked_sub(1).map(Timestamp::from_millis))
+fn take_time(reader: &mut Reader) -> Result<Option<Timestamp>, DecodeError> {
+    Ok(reader.number()?.checked_sub(1).map(Timestamp::from_millis))
 }
 
-fn take_flag(take: &mut Take) -> Result<bool, Garbled> {
-    match take.byte()? {
+fn take_flag(reader: &mut Reader) -> Result<bool, DecodeError> {
+    match reader.byte()? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(Garbled),
+        _ => Err(DecodeError),
     }
 }
 
@@ -257,12 +257,12 @@ fn put_users(out: &mut Vec<u8>, users: &[UserId]) {
     users.iter().for_each(|user| out.text(user.as_str()));
 }
 
-fn take_users(take: &mut Take) -> Result<Vec<UserId>, Garbled> {
-    (0..take.count()?).map(|_| take_user(take)).collect()
+fn take_users(reader: &mut Reader) -> Result<Vec<UserId>, DecodeError> {
+    (0..reader.count()?).map(|_| take_user(reader)).collect()
 }
 
-fn take_user(take: &mut Take) -> Result<UserId, Garbled> {
-    UserId::parse(&take.text()?).map_err(|_| Garbled)
+fn take_user(reader: &mut Reader) -> Result<UserId, DecodeError> {
+    UserId::parse(&reader.text()?).map_err(|_| DecodeError)
 }
 
 /// Positions in order, each by its distance from the one before.
@@ -275,11 +275,11 @@ fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
     }
 }
 
-fn take_positions(take: &mut Take) -> Result<Vec<Position>, Garbled> {
+fn take_positions(reader: &mut Reader) -> Result<Vec<Position>, DecodeError> {
     let mut last = 0u128;
-    let count = take.count()?;
+    let count = reader.count()?;
     let one = |_| {
-        last = last.wrapping_add(take.position()?.get());
+        last = last.wrapping_add(reader.position()?.get());
         Ok(Position::new(last))
     };
     (0..count).map(one).collect()
@@ -288,7 +288,7 @@ fn take_positions(take: &mut Take) -> Result<Vec<Position>, Garbled> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::Tables;
+    use tidings_engine::log::StateMachine;
 
     fn log(number: u64) -> LogId {
         LogId::new(number)
@@ -332,8 +332,8 @@ mod tests {
         for change in changes {
             let mut bytes = Vec::new();
             Table::encode(&change, &mut bytes);
-            let change = Table::decode(Take(bytes.into())).expect("as it was written");
-            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }
     }
@@ -384,7 +384,7 @@ mod tests {
             ],
         );
         let mut again = Table::default();
-        play(&mut again, crate::tables::snapshot_of(&mut table));
+        play(&mut again, crate::stored_state::snapshot_of(&mut table));
         for table in [&table, &again] {
             assert_eq!(table.epoch(), 7);
             assert_eq!(table.rooms().collect::<Vec<_>>(), [log(1), log(2)]);
@@ -407,8 +407,11 @@ mod tests {
         }
         assert_eq!(table.row(log(1)), again.row(log(1)));
         let late = Change::Owned { by: 6 };
-        assert!(again.judge(&late).is_err(), "who was replaced stays so");
-        assert!(again.judge(&members(&["eve"], &[], Position::ZERO)).is_err(), "there are as many as may be");
+        assert!(again.validate(&late).is_err(), "who was replaced stays so");
+        assert!(
+            again.validate(&members(&["eve"], &[], Position::ZERO)).is_err(),
+            "there are as many as may be"
+        );
     }
 
     #[test]
@@ -452,7 +455,7 @@ mod tests {
         bytes[0] = CREATE_UNMARKED;
         bytes.truncate(bytes.len() - 2);
         let mut table = Table::default();
-        table.apply(Table::decode(Take(bytes.into())).expect("as it was written"));
+        table.apply(Table::decode(Reader(bytes.into())).expect("as it was written"));
         assert_eq!(table.old(Timestamp::from_millis(0), None, 9).len(), 1);
         assert_eq!(table.reacted(None, 9), [log(1)]);
         assert_eq!(table.member(log(1), &user("ann")), Some(Position::ZERO));
@@ -463,10 +466,10 @@ mod tests {
         let mut whole = Vec::new();
         Table::encode(&create(1, "r", &["ann"]), &mut whole);
         for length in 0..whole.len() {
-            assert!(Table::decode(Take(whole[..length].to_vec().into())).is_err(), "{length} bytes");
+            assert!(Table::decode(Reader(whole[..length].to_vec().into())).is_err(), "{length} bytes");
         }
         whole.push(0);
-        assert!(Table::decode(Take(whole.into())).is_err());
-        assert!(Table::decode(Take(vec![99, 1].into())).is_err());
+        assert!(Table::decode(Reader(whole.into())).is_err());
+        assert!(Table::decode(Reader(vec![99, 1].into())).is_err());
     }
 }

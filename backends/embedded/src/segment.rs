@@ -19,7 +19,7 @@ use tidings_engine::log::plan::Stored;
 use tidings_engine::log::{Boundary, Origin, Record, Span};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
-use crate::codec::{Garbled, Put, Take, checksum, whole};
+use crate::codec::{DecodeError, Reader, Writer, checksum, whole};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError, is_transient};
 
@@ -76,7 +76,7 @@ pub(crate) struct Entry {
 
 /// A record that references refer to, and where its payload is in this file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedRecord {
     pub origin: Origin,
     pub commit: CommitNumber,
     pub time: Timestamp,
@@ -110,7 +110,7 @@ impl Segment {
             file.read_at(at, &mut buffer).map_err(|_| OpenError::damaged(&name, "it is too short"))?;
             Ok(buffer.into())
         };
-        let mut head = Take(read(0, HEAD as usize)?);
+        let mut head = Reader(read(0, HEAD as usize)?);
         if head.exactly(8).in_file(&name)? != MAGIC[..] {
             return Err(OpenError::damaged(&name, "it does not begin as a segment does"));
         }
@@ -126,11 +126,11 @@ impl Segment {
         if checksum(0, &[&sparse]) != footer.sparse_sum {
             return Err(OpenError::damaged(&name, "its index's checksum is wrong"));
         }
-        let mut take = Take(sparse);
-        let key = |take: &mut Take| -> Result<_, Garbled> {
-            Ok((LogId::new(take.fixed64()?), whole(take.fixed64()?, take.fixed64()?)))
+        let mut reader = Reader(sparse);
+        let key = |reader: &mut Reader| -> Result<_, DecodeError> {
+            Ok((LogId::new(reader.fixed64()?), whole(reader.fixed64()?, reader.fixed64()?)))
         };
-        let sparse = (0..blocks).map(|_| key(&mut take)).collect::<Result<_, _>>().in_file(&name)?;
+        let sparse = (0..blocks).map(|_| key(&mut reader)).collect::<Result<_, _>>().in_file(&name)?;
         Ok(Self { id, name, file, footer, sparse, bytes })
     }
 
@@ -194,8 +194,8 @@ impl Segment {
             return Err(OpenError::damaged(&self.name, format!("checksum of index block {block} is wrong")));
         }
         let count = (self.footer.entries as usize - block * BLOCK_ENTRIES).min(BLOCK_ENTRIES);
-        let mut take = Take(Bytes::copy_from_slice(content));
-        (0..count).map(|_| Entry::read(&mut take)).collect::<Result<_, _>>().in_file(&self.name)
+        let mut reader = Reader(Bytes::copy_from_slice(content));
+        (0..count).map(|_| Entry::read(&mut reader)).collect::<Result<_, _>>().in_file(&self.name)
     }
 
     /// All entries, in order, block by block.
@@ -216,7 +216,7 @@ impl Segment {
     }
 
     /// One of the records that references of this segment refer to.
-    pub(crate) fn shared(&self, number: u64) -> Result<Shared, OpenError> {
+    pub(crate) fn shared(&self, number: u64) -> Result<SharedRecord, OpenError> {
         let damaged = || OpenError::damaged(&self.name, "a reference leads nowhere");
         if number >= self.footer.shared {
             return Err(damaged());
@@ -225,25 +225,25 @@ impl Segment {
         self.file
             .read_at(self.footer.shared_at + number * SHARED_BYTES as u64, &mut bytes)
             .in_file(&self.name)?;
-        Shared::read(&bytes).map_err(|_| damaged())
+        SharedRecord::read(&bytes).map_err(|_| damaged())
     }
 
     /// All of them, for whoever goes through the whole segment.
-    pub(crate) fn all_shared(&self) -> Result<Vec<Shared>, OpenError> {
+    pub(crate) fn all_shared(&self) -> Result<Vec<SharedRecord>, OpenError> {
         let mut bytes = vec![0; self.footer.shared as usize * SHARED_BYTES];
         self.file.read_at(self.footer.shared_at, &mut bytes).in_file(&self.name)?;
         let (entries, _) = bytes.as_chunks::<SHARED_BYTES>();
-        entries.iter().map(Shared::read).collect::<Result<_, _>>().in_file(&self.name)
+        entries.iter().map(SharedRecord::read).collect::<Result<_, _>>().in_file(&self.name)
     }
 
     /// A shared record with its payload.
-    pub(crate) fn resolve(&self, shared: &Shared) -> Result<Stored, OpenError> {
+    pub(crate) fn resolve(&self, shared: &SharedRecord) -> Result<Stored, OpenError> {
         let mut payload = vec![0; shared.bytes as usize];
         self.file.read_at(shared.at, &mut payload).in_file(&self.name)?;
         if checksum(0, &[&payload]) != shared.sum {
             return Err(OpenError::damaged(&self.name, "the checksum of a shared payload is wrong"));
         }
-        let Shared { origin, commit, time, boundary, .. } = *shared;
+        let SharedRecord { origin, commit, time, boundary, .. } = *shared;
         Ok(Stored { commit, at: time, payload: payload.into(), origin: Some(origin), boundary })
     }
 }
@@ -260,11 +260,11 @@ pub(crate) fn take_into(records: &mut Vec<Record>, span: &mut Span, record: Reco
     true
 }
 
-fn read_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, Garbled> {
-    let mut take = Take(bytes);
-    let (meta, payload) = (take.fixed32()? as usize, take.fixed32()? as usize);
-    let mut meta = Take(take.exactly(meta)?);
-    let mut payloads = Take(take.exactly(payload)?);
+fn read_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, DecodeError> {
+    let mut reader = Reader(bytes);
+    let (meta, payload) = (reader.fixed32()? as usize, reader.fixed32()? as usize);
+    let mut meta = Reader(reader.exactly(meta)?);
+    let mut payloads = Reader(reader.exactly(payload)?);
     let base = meta.number()?;
     let (mut high, mut low) = (0u64, 0u64);
     let mut records = Vec::with_capacity(entry.records.min(1 << 16) as usize);
@@ -272,20 +272,20 @@ fn read_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, Garbled
         let flags = meta.byte()?;
         let step = meta.number()?;
         let low_part = meta.number()?;
-        low = if step == 0 { low.checked_add(low_part).ok_or(Garbled)? } else { low_part };
-        high = high.checked_add(step).ok_or(Garbled)?;
+        low = if step == 0 { low.checked_add(low_part).ok_or(DecodeError)? } else { low_part };
+        high = high.checked_add(step).ok_or(DecodeError)?;
         let position = whole(high, low);
         if flags & REFERENCE != 0 {
             records.push((position, Kept::Reference(meta.number()?)));
             continue;
         }
         let commit = if flags & OWN_COMMIT != 0 { meta.commit()? } else { CommitNumber::from_number(high) };
-        let at = Timestamp::from_millis(base.checked_add(meta.number()?).ok_or(Garbled)?);
+        let at = Timestamp::from_millis(base.checked_add(meta.number()?).ok_or(DecodeError)?);
         let payload = payloads.exactly(meta.count()?)?;
         let boundary = if flags & LAST != 0 { Boundary::Last } else { Boundary::Inside };
         records.push((position, Kept::Own(Stored { commit, at, payload, origin: None, boundary })));
     }
-    if meta.is_empty() && payloads.is_empty() { Ok(records) } else { Err(Garbled) }
+    if meta.is_empty() && payloads.is_empty() { Ok(records) } else { Err(DecodeError) }
 }
 
 impl Entry {
@@ -301,19 +301,19 @@ impl Entry {
         out.fixed32(self.records);
     }
 
-    fn read(take: &mut Take) -> Result<Self, Garbled> {
+    fn read(reader: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
-            log: LogId::new(take.fixed64()?),
-            first: whole(take.fixed64()?, take.fixed64()?),
-            last: whole(take.fixed64()?, take.fixed64()?),
-            at: take.fixed64()?,
-            bytes: take.fixed32()?,
-            records: take.fixed32()?,
+            log: LogId::new(reader.fixed64()?),
+            first: whole(reader.fixed64()?, reader.fixed64()?),
+            last: whole(reader.fixed64()?, reader.fixed64()?),
+            at: reader.fixed64()?,
+            bytes: reader.fixed32()?,
+            records: reader.fixed32()?,
         })
     }
 }
 
-impl Shared {
+impl SharedRecord {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.fixed64(self.origin.log.get());
@@ -332,24 +332,24 @@ impl Shared {
         out.fixed32(sum);
     }
 
-    fn read(bytes: &[u8; SHARED_BYTES]) -> Result<Self, Garbled> {
+    fn read(bytes: &[u8; SHARED_BYTES]) -> Result<Self, DecodeError> {
         let (content, sum) = bytes.split_at(SHARED_BYTES - 4);
         if checksum(0, &[content]).to_le_bytes() != sum {
-            return Err(Garbled);
+            return Err(DecodeError);
         }
-        let mut take = Take(Bytes::copy_from_slice(bytes));
+        let mut reader = Reader(Bytes::copy_from_slice(bytes));
         Ok(Self {
             origin: Origin {
-                log: LogId::new(take.fixed64()?),
-                position: whole(take.fixed64()?, take.fixed64()?),
-                at: Timestamp::from_millis(take.fixed64()?),
+                log: LogId::new(reader.fixed64()?),
+                position: whole(reader.fixed64()?, reader.fixed64()?),
+                at: Timestamp::from_millis(reader.fixed64()?),
             },
-            commit: CommitNumber::from_number(take.fixed64()?),
-            time: Timestamp::from_millis(take.fixed64()?),
-            at: take.fixed64()?,
-            bytes: take.fixed32()?,
-            sum: take.fixed32()?,
-            boundary: if take.byte()? == 1 { Boundary::Last } else { Boundary::Inside },
+            commit: CommitNumber::from_number(reader.fixed64()?),
+            time: Timestamp::from_millis(reader.fixed64()?),
+            at: reader.fixed64()?,
+            bytes: reader.fixed32()?,
+            sum: reader.fixed32()?,
+            boundary: if reader.byte()? == 1 { Boundary::Last } else { Boundary::Inside },
         })
     }
 }
@@ -369,18 +369,18 @@ impl Footer {
         out.fixed32(sum);
     }
 
-    fn read(bytes: Bytes) -> Result<Self, Garbled> {
+    fn read(bytes: Bytes) -> Result<Self, DecodeError> {
         if checksum(0, &[&bytes[..FOOTER_BYTES - 4]]).to_le_bytes() != bytes[FOOTER_BYTES - 4..] {
-            return Err(Garbled);
+            return Err(DecodeError);
         }
-        let mut take = Take(bytes);
+        let mut reader = Reader(bytes);
         Ok(Self {
-            shared_at: take.fixed64()?,
-            shared: take.fixed64()?,
-            blocks_at: take.fixed64()?,
-            entries: take.fixed64()?,
-            sparse_at: take.fixed64()?,
-            sparse_sum: take.fixed32()?,
+            shared_at: reader.fixed64()?,
+            shared: reader.fixed64()?,
+            blocks_at: reader.fixed64()?,
+            entries: reader.fixed64()?,
+            sparse_at: reader.fixed64()?,
+            sparse_sum: reader.fixed32()?,
         })
     }
 }

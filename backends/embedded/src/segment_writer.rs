@@ -7,11 +7,11 @@ use tidings_engine::log::plan::{LogHash, Stored};
 use tidings_engine::log::{Boundary, Origin};
 use tidings_model::{CommitNumber, LogId, Position};
 
-use crate::codec::{Put, checksum, halves};
+use crate::codec::{Writer, checksum, halves};
 use crate::disk::{Disk, DiskFile};
 use crate::segment::{
-    BLOCK_ENTRIES, ENTRY_BYTES, Entry, FOLDER, Footer, LAST, MAGIC, OWN_COMMIT, REFERENCE, RUN_HEAD, Shared,
-    VERSION, file_name,
+    BLOCK_ENTRIES, ENTRY_BYTES, Entry, FOLDER, Footer, LAST, MAGIC, OWN_COMMIT, REFERENCE, RUN_HEAD,
+    SharedRecord, VERSION, file_name,
 };
 
 /// A run ends when its payloads reach this.
@@ -33,13 +33,13 @@ pub struct SegmentWriter {
     run: Run,
     entries: Vec<Entry>,
     numbers: HashMap<SharedKey, u64, LogHash>,
-    shared: Vec<Shared>,
+    shared: Vec<SharedRecord>,
     /// Where the payloads are that references refer to, once they are written.
-    payloads: HashMap<Origin, Option<Place>, LogHash>,
+    payloads: HashMap<Origin, Option<PayloadSpan>, LogHash>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct PayloadSpan {
     at: u64,
     bytes: u32,
     sum: u32,
@@ -114,7 +114,7 @@ impl SegmentWriter {
                 first = true;
                 let number = self.shared.len() as u64;
                 let Stored { commit, at: time, boundary, .. } = *of;
-                self.shared.push(Shared { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 });
+                self.shared.push(SharedRecord { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 });
                 self.numbers.insert((origin, commit), number);
                 number
             }
@@ -139,21 +139,24 @@ impl SegmentWriter {
     ) -> io::Result<()> {
         self.end_run()?;
         for number in 0..self.shared.len() {
-            let Shared { origin, commit, .. } = self.shared[number];
-            let place = match self.payloads.get(&origin).copied().flatten() {
-                Some(place) => place,
+            let SharedRecord { origin, commit, .. } = self.shared[number];
+            let span = match self.payloads.get(&origin).copied().flatten() {
+                Some(span) => span,
                 None => {
                     let bytes = payload((origin, commit))?;
-                    let place =
-                        Place { at: self.end(), bytes: bytes.len() as u32, sum: checksum(0, &[&bytes]) };
+                    let span = PayloadSpan {
+                        at: self.end(),
+                        bytes: bytes.len() as u32,
+                        sum: checksum(0, &[&bytes]),
+                    };
                     self.buffer.extend_from_slice(&bytes);
                     self.flush(BUFFER)?;
-                    self.payloads.insert(origin, Some(place));
-                    place
+                    self.payloads.insert(origin, Some(span));
+                    span
                 }
             };
             let shared = &mut self.shared[number];
-            (shared.at, shared.bytes, shared.sum) = (place.at, place.bytes, place.sum);
+            (shared.at, shared.bytes, shared.sum) = (span.at, span.bytes, span.sum);
         }
         self.write_index()?;
         self.flush(0)?;
@@ -234,8 +237,8 @@ impl SegmentWriter {
         self.buffer[start..start + 4].copy_from_slice(&sum.to_le_bytes());
         for (origin, offset, bytes) in run.wanted {
             let sum = checksum(0, &[&run.payload[offset..offset + bytes]]);
-            let place = Place { at: payload_at + offset as u64, bytes: bytes as u32, sum };
-            self.payloads.insert(origin, Some(place));
+            let span = PayloadSpan { at: payload_at + offset as u64, bytes: bytes as u32, sum };
+            self.payloads.insert(origin, Some(span));
         }
         self.entries.push(Entry {
             log: run.log,

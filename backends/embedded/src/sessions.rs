@@ -9,8 +9,8 @@ use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
 use crate::checkpoint::{put_option, take_option};
-use crate::codec::{Garbled, Put, Take};
-use crate::tables::{StoredTables, Touch};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::stored_state::{Access, StoredState};
 
 const STREAMS: u8 = 1;
 const SUBSCRIBE: u8 = 2;
@@ -29,7 +29,7 @@ const ACTIVE: u8 = 0;
 const ENDED: u8 = 1;
 const ENDED_BY: u8 = 2;
 
-impl StoredTables for Table {
+impl StoredState for Table {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -84,53 +84,53 @@ impl StoredTables for Table {
         }
     }
 
-    fn decode(mut take: Take) -> Result<Change, Garbled> {
-        let tag = take.byte()?;
+    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+        let tag = reader.byte()?;
         if tag == STREAMS {
-            return tidings_streams::Table::decode(take).map(Change::Streams);
+            return tidings_streams::Table::decode(reader).map(Change::Streams);
         }
-        let log = take.log()?;
+        let log = reader.log()?;
         let change = match tag {
             SUBSCRIBE => Change::Subscribe {
                 session: log,
-                source: take.log()?,
-                session_is: if take.byte()? == 0 { Is::There } else { Is::New },
-                id: take_id(&mut take)?,
-                at: take.time()?,
-                since: take.position()?,
-                envelope: take_option(&mut take, |take| Ok(take.byte()? != 0))?,
-                unreadable: take_option(&mut take, Take::time)?,
+                source: reader.log()?,
+                session_is: if reader.byte()? == 0 { Is::There } else { Is::New },
+                id: take_id(&mut reader)?,
+                at: reader.time()?,
+                since: reader.position()?,
+                envelope: take_option(&mut reader, |reader| Ok(reader.byte()? != 0))?,
+                unreadable: take_option(&mut reader, Reader::time)?,
             },
-            UNSUBSCRIBE => Change::Unsubscribe { session: log, source: take.log()? },
+            UNSUBSCRIBE => Change::Unsubscribe { session: log, source: reader.log()? },
             EXPECT_INLINE => {
-                Change::Expect { source: log, expected: Expected::Inline { version: take.number()? } }
+                Change::Expect { source: log, expected: Expected::Inline { version: reader.number()? } }
             }
             EXPECT_FOLLOWING => Change::Expect { source: log, expected: Expected::Following },
             EXPECT_NOBODY => Change::Expect { source: log, expected: Expected::Nobody },
-            FOLLOW => Change::Follow { source: log, after: take.position()? },
-            REST => Change::Rest { source: log, version: take.number()?, at: take.position()? },
+            FOLLOW => Change::Follow { source: log, after: reader.position()? },
+            REST => Change::Rest { source: log, version: reader.number()?, at: reader.position()? },
             ADVANCE => Change::Advance {
                 source: log,
-                was: take_cursor(&mut take)?,
-                now: take_cursor(&mut take)?,
-                version: take.number()?,
+                was: take_cursor(&mut reader)?,
+                now: take_cursor(&mut reader)?,
+                version: reader.number()?,
             },
             RESTORE_SOURCE => Change::RestoreSource {
                 source: log,
-                id: take_id(&mut take)?,
-                progress: take_progress(&mut take)?,
+                id: take_id(&mut reader)?,
+                progress: take_progress(&mut reader)?,
             },
             RESTORE_SESSION => {
-                let count = take.count()?;
-                let subscriptions = (0..count).map(|_| take_subscription(&mut take));
+                let count = reader.count()?;
+                let subscriptions = (0..count).map(|_| take_subscription(&mut reader));
                 Change::RestoreSession {
                     session: log,
                     subscriptions: subscriptions.collect::<Result<_, _>>()?,
                 }
             }
-            _ => return Err(Garbled),
+            _ => return Err(DecodeError),
         };
-        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -163,33 +163,33 @@ impl StoredTables for Table {
         change(row.restored());
     }
 
-    fn is_only_judged(change: &Change) -> bool {
+    fn is_precondition(change: &Change) -> bool {
         matches!(change, Change::Expect { .. })
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         match change {
             Change::Streams(_) => {}
             Change::Subscribe { session, source, .. } | Change::Unsubscribe { session, source } => {
-                subject(Touch::Writes, hash(*session));
-                subject(Touch::Writes, hash(*source));
+                touch(Access::Writes, hash(*session));
+                touch(Access::Writes, hash(*source));
             }
             // Appends to one source do not stand in each other's way.
-            Change::Expect { source, .. } => subject(Touch::Reads, hash(*source)),
+            Change::Expect { source, .. } => touch(Access::Reads, hash(*source)),
             Change::Follow { source, .. }
             | Change::Rest { source, .. }
             | Change::Advance { source, .. }
-            | Change::RestoreSource { source, .. } => subject(Touch::Writes, hash(*source)),
-            Change::RestoreSession { session, .. } => subject(Touch::Writes, hash(*session)),
+            | Change::RestoreSource { source, .. } => touch(Access::Writes, hash(*source)),
+            Change::RestoreSession { session, .. } => touch(Access::Writes, hash(*session)),
         }
     }
 }
 
 /// What the end of a stream changes of sessions, beside what it changes of streams: its row as a session or a source.
-pub fn ended(change: &StreamChange, subject: &mut dyn FnMut(Touch, u64)) {
+pub fn ended(change: &StreamChange, touch: &mut dyn FnMut(Access, u64)) {
     match change {
         StreamChange::Remove { log, .. } | StreamChange::Retire { log, .. } => {
-            subject(Touch::Writes, hash(*log));
+            touch(Access::Writes, hash(*log));
         }
         StreamChange::Create { .. }
         | StreamChange::Expect { .. }
@@ -210,8 +210,8 @@ fn put_logs(out: &mut Vec<u8>, tag: u8, logs: &[LogId]) {
     logs.iter().for_each(|&log| out.log(log));
 }
 
-fn take_id(take: &mut Take) -> Result<StreamId, Garbled> {
-    StreamId::parse(&take.text()?).map_err(|_| Garbled)
+fn take_id(reader: &mut Reader) -> Result<StreamId, DecodeError> {
+    StreamId::parse(&reader.text()?).map_err(|_| DecodeError)
 }
 
 fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
@@ -223,9 +223,9 @@ fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
     });
 }
 
-fn take_cursor(take: &mut Take) -> Result<Cursor, Garbled> {
-    let done = take.position()?;
-    let part = take_option(take, |take| Ok((take.log()?, take.position()?)))?;
+fn take_cursor(reader: &mut Reader) -> Result<Cursor, DecodeError> {
+    let done = reader.position()?;
+    let part = take_option(reader, |reader| Ok((reader.log()?, reader.position()?)))?;
     Ok(part.map_or(Cursor::at_rest(done), |(reached, through)| Cursor {
         done,
         through,
@@ -248,15 +248,15 @@ fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
     }
 }
 
-fn take_progress(take: &mut Take) -> Result<Progress, Garbled> {
-    match take.byte()? {
+fn take_progress(reader: &mut Reader) -> Result<Progress, DecodeError> {
+    match reader.byte()? {
         0 => Ok(Progress::Inline),
         1 => {
-            let cursor = take_cursor(take)?;
-            let late = (0..take.count()?).map(|_| Ok((take.log()?, take.position()?)));
-            Ok(Progress::Following { cursor, late: late.collect::<Result<BTreeMap<_, _>, Garbled>>()? })
+            let cursor = take_cursor(reader)?;
+            let late = (0..reader.count()?).map(|_| Ok((reader.log()?, reader.position()?)));
+            Ok(Progress::Following { cursor, late: late.collect::<Result<BTreeMap<_, _>, DecodeError>>()? })
         }
-        _ => Err(Garbled),
+        _ => Err(DecodeError),
     }
 }
 
@@ -280,27 +280,28 @@ fn put_subscription(out: &mut Vec<u8>, subscription: &Subscription) {
     }
 }
 
-fn take_subscription(take: &mut Take) -> Result<Subscription, Garbled> {
-    let one =
-        |take: &mut Take| -> Result<(Position, bool), Garbled> { Ok((take.position()?, take.byte()? != 0)) };
+fn take_subscription(reader: &mut Reader) -> Result<Subscription, DecodeError> {
+    let one = |reader: &mut Reader| -> Result<(Position, bool), DecodeError> {
+        Ok((reader.position()?, reader.byte()? != 0))
+    };
     Ok(Subscription {
-        source: take.log()?,
-        id: take_id(take)?,
-        at: take.time()?,
-        state: match take.byte()? {
+        source: reader.log()?,
+        id: take_id(reader)?,
+        at: reader.time()?,
+        state: match reader.byte()? {
             ACTIVE => Hearing::Active,
             ENDED => Hearing::Ended { by: None },
-            ENDED_BY => Hearing::Ended { by: Some(take.time()?) },
-            _ => return Err(Garbled),
+            ENDED_BY => Hearing::Ended { by: Some(reader.time()?) },
+            _ => return Err(DecodeError),
         },
-        envelopes: (0..take.count()?).map(|_| one(take)).collect::<Result<_, _>>()?,
+        envelopes: (0..reader.count()?).map(|_| one(reader)).collect::<Result<_, _>>()?,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::Tables;
+    use tidings_engine::log::StateMachine;
     use tidings_model::Timestamp;
 
     fn log(number: u64) -> LogId {
@@ -325,8 +326,8 @@ mod tests {
         for change in changes {
             let mut bytes = Vec::new();
             Table::encode(&change, &mut bytes);
-            let change = Table::decode(Take(bytes.into())).expect("as it was written");
-            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }
     }
@@ -359,9 +360,12 @@ mod tests {
             ],
         );
         let alone = Change::Expect { source: log(1), expected: Expected::Nobody };
-        assert!(table.judge(&alone).is_err(), "somebody subscribes to it: an append must not pass them by");
+        assert!(
+            table.validate(&alone).is_err(),
+            "somebody subscribes to it: an append must not pass them by"
+        );
         let mut again = Table::default();
-        play(&mut again, crate::tables::snapshot_of(&mut table));
+        play(&mut again, crate::stored_state::snapshot_of(&mut table));
         for source in [1, 2, 3].map(log) {
             let row = |table: &Table| {
                 let row = table.source(source)?;

@@ -43,7 +43,7 @@ struct Content {
 
 #[derive(Clone)]
 enum NameChange {
-    Put(String, usize),
+    Writer(String, usize),
     Remove(String),
 }
 
@@ -102,14 +102,14 @@ impl SimulatedDisk {
     }
 
     /// What is left after a power cut: a disk of its own.
-    pub fn after_power_cut(&self, chance: &mut fastrand::Rng) -> Self {
+    pub fn after_power_cut(&self, rng: &mut fastrand::Rng) -> Self {
         let content = self.lock();
         let mut names = content.durable_names.clone();
-        let kept = chance.usize(..=content.pending.len());
+        let kept = rng.usize(..=content.pending.len());
         for change in &content.pending[..kept] {
             apply(&mut names, change);
         }
-        let files = content.files.iter().map(|file| file.after_power_cut(chance)).collect();
+        let files = content.files.iter().map(|file| file.after_power_cut(rng)).collect();
         let left = Content {
             durable_names: names.clone(),
             names,
@@ -200,15 +200,15 @@ impl SimulatedDisk {
 }
 
 impl FileContent {
-    fn after_power_cut(&self, chance: &mut fastrand::Rng) -> Self {
+    fn after_power_cut(&self, rng: &mut fastrand::Rng) -> Self {
         let mut left = self.durable.clone();
         // All, none, or each on its own: a real disk does any of these.
-        let mood = chance.u8(..4);
+        let mood = rng.u8(..4);
         for &sector in &self.unsynced {
             let kept = match mood {
                 0 => false,
                 1 => true,
-                _ => chance.bool(),
+                _ => rng.bool(),
             };
             let (start, end) = (sector * SECTOR, ((sector + 1) * SECTOR).min(self.now.len()));
             if kept && start < end {
@@ -259,7 +259,7 @@ impl Content {
 
 fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
     match change {
-        NameChange::Put(name, file) => names.insert(name.clone(), *file),
+        NameChange::Writer(name, file) => names.insert(name.clone(), *file),
         NameChange::Remove(name) => names.remove(name),
     };
 }
@@ -282,7 +282,7 @@ impl Disk for SimulatedDisk {
         }
         content.files.push(FileContent::default());
         let file = content.files.len() - 1;
-        content.change(NameChange::Put(name.to_owned(), file));
+        content.change(NameChange::Writer(name.to_owned(), file));
         Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
     }
 
@@ -299,7 +299,7 @@ impl Disk for SimulatedDisk {
         let file = content.file(from)?;
         // One step: a file system renames whole or not at all.
         apply(&mut content.names, &NameChange::Remove(from.to_owned()));
-        content.change(NameChange::Put(to.to_owned(), file));
+        content.change(NameChange::Writer(to.to_owned(), file));
         content.pending.push(NameChange::Remove(from.to_owned()));
         Ok(())
     }
@@ -341,7 +341,7 @@ impl Disk for SimulatedDisk {
         let of_folder = |name: &str| name.rsplit_once('/').map_or("", |(folder, _)| folder) == folder;
         let pending = std::mem::take(&mut content.pending);
         for change in pending {
-            let (NameChange::Put(name, _) | NameChange::Remove(name)) = &change;
+            let (NameChange::Writer(name, _) | NameChange::Remove(name)) = &change;
             if of_folder(name) {
                 apply(&mut content.durable_names, &change);
             } else {

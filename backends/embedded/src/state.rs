@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidings_engine::log::plan::{Effect, Stored, records};
-use tidings_engine::log::{LogState, Page, ReadError, Record, Span, Status, Weight};
+use tidings_engine::log::{LogState, LogTotals, Page, ReadError, Record, Span, Status};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::checkpoint::Delta;
 use crate::log_map::LogMap;
 use crate::segment::{Segments, take_into};
-use crate::tables::{Numbers, StoredTables};
+use crate::stored_state::{Numbers, StoredState};
 use crate::wal::End;
 
 /// All that readers see.
-pub struct State<T> {
+pub struct StoreState<T> {
     /// Logs that are there.
     pub logs: LogMap,
     /// Numbers that logs ever had.
@@ -25,18 +25,18 @@ pub struct State<T> {
     pub last_commit: CommitNumber,
     /// Checksum of its frame.
     pub chain: u32,
-    /// Logs that have records in the current generation.
+    /// Logs that have records in the current memtable.
     touched: Vec<LogId>,
-    /// Roughly what the current generation takes in memory.
-    pub generation_bytes: usize,
+    /// Roughly what the current memtable takes in memory.
+    pub memtable_bytes: usize,
     /// What the next checkpoint must know beside the tails of logs.
     delta: Delta,
     /// What the files of the checkpoint take, as whoever writes them has it.
     pub checkpoint: CheckpointBytes,
     /// A snapshot of logs and tables has begun, and is neither read to its end nor given up.
     snapshot: bool,
-    /// Generations that are complete, oldest first: being written, or kept to be read.
-    pub generations: VecDeque<Arc<Generation>>,
+    /// Memtables that are complete, oldest first: being written, or kept to be read.
+    pub memtables: VecDeque<Arc<Memtable>>,
     /// What was written before.
     pub segments: Segments,
 }
@@ -58,7 +58,7 @@ pub struct Slot {
     pub state: LogState,
     /// Records at or below this are not in memory.
     pub evicted: Position,
-    /// Its records in the current generation.
+    /// Its records in the current memtable.
     recent: Vec<Entry>,
 }
 
@@ -95,11 +95,11 @@ pub struct Entry {
 }
 
 /// Records that were committed one after the other, and what else changed meanwhile. Complete.
-pub struct Generation {
+pub struct Memtable {
     /// By log, each in order.
     pub runs: Vec<(LogId, Vec<Entry>)>,
     /// Logs that were appended to, how far, and how much they ever took. Records that came and went within the
-    /// generation are in no run.
+    /// memtable are in no run.
     pub reached: Vec<Reached>,
     /// What the checkpoint must know beside that.
     pub delta: Delta,
@@ -107,12 +107,12 @@ pub struct Generation {
     pub last_commit: CommitNumber,
     /// Checksum of that commit's frame.
     pub chain: u32,
-    /// A snapshot of logs and tables began with the end of this generation, to be written as a new base: all numbers that
+    /// A snapshot of logs and tables began with the end of this memtable, to be written as a new base: all numbers that
     /// logs had ever had by then.
     pub snapshot: Option<Numbers>,
 }
 
-/// How far a log had got at the end of a generation.
+/// How far a log had got at the end of a memtable.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
     /// The log.
@@ -120,10 +120,10 @@ pub struct Reached {
     /// Its tail.
     pub tail: Position,
     /// All that was ever appended to it.
-    pub total: Weight,
+    pub total: LogTotals,
 }
 
-impl Generation {
+impl Memtable {
     fn entries(&self, log: LogId) -> &[Entry] {
         match self.runs.binary_search_by_key(&log, |(id, _)| *id) {
             Ok(at) => &self.runs[at].1,
@@ -154,14 +154,14 @@ const ENTRY_BYTES: usize = 40;
 /// What a record of its own takes beside that.
 const STORED_BYTES: usize = 120;
 
-impl<T> State<T> {
+impl<T> StoreState<T> {
     /// How far the log has gone, durably: nothing is visible before.
     pub(crate) fn end(&self) -> End {
         End { number: self.last_commit, chain: self.chain }
     }
 }
 
-impl<T: StoredTables> State<T> {
+impl<T: StoredState> StoreState<T> {
     /// A state of nothing.
     pub fn empty() -> Self {
         Self {
@@ -171,11 +171,11 @@ impl<T: StoredTables> State<T> {
             last_commit: CommitNumber::ZERO,
             chain: 0,
             touched: Vec::new(),
-            generation_bytes: 0,
+            memtable_bytes: 0,
             delta: Delta::default(),
             checkpoint: CheckpointBytes::default(),
             snapshot: false,
-            generations: VecDeque::new(),
+            memtables: VecDeque::new(),
             segments: Arc::default(),
         }
     }
@@ -183,7 +183,7 @@ impl<T: StoredTables> State<T> {
     /// Applies what a commit does. It is durable.
     pub fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
         // Also what has no records takes memory, in the delta.
-        self.generation_bytes += ENTRY_BYTES;
+        self.memtable_bytes += ENTRY_BYTES;
         match effect {
             Effect::Created { log, tail } => {
                 self.logs.insert(log, Slot::new(LogState::beginning(tail)));
@@ -198,7 +198,7 @@ impl<T: StoredTables> State<T> {
                     self.touched.push(append.log);
                 }
                 for (position, stored) in records(&append, &positions, number, now) {
-                    self.generation_bytes += stored.payload.len() + ENTRY_BYTES + STORED_BYTES;
+                    self.memtable_bytes += stored.payload.len() + ENTRY_BYTES + STORED_BYTES;
                     slot.recent.push(Entry { position, stored: Arc::new(stored) });
                 }
             }
@@ -220,7 +220,7 @@ impl<T: StoredTables> State<T> {
 
     fn refer(&mut self, sources: &[Arc<Stored>], targets: &[LogId], number: CommitNumber) {
         let payloads: usize = sources.iter().map(|source| source.payload.len() + STORED_BYTES).sum();
-        self.generation_bytes += payloads + sources.len() * targets.len() * ENTRY_BYTES;
+        self.memtable_bytes += payloads + sources.len() * targets.len() * ENTRY_BYTES;
         for target in targets {
             let Some(slot) = self.logs.get_mut(*target) else { continue };
             if slot.recent.is_empty() {
@@ -228,7 +228,7 @@ impl<T: StoredTables> State<T> {
             }
             for source in sources {
                 let position = slot.state.next_position(number);
-                slot.state.refer(number, Weight::one(&source.payload)).expect("judged good");
+                slot.state.refer(number, LogTotals::one(&source.payload)).expect("validated good");
                 slot.recent.push(Entry { position, stored: source.clone() });
             }
         }
@@ -237,13 +237,13 @@ impl<T: StoredTables> State<T> {
     /// Applies a change of the tables. `bytes` is how it is written.
     pub fn change(&mut self, change: T::Change, bytes: &[u8]) {
         self.delta.changed(bytes);
-        self.generation_bytes += bytes.len() + ENTRY_BYTES;
+        self.memtable_bytes += bytes.len() + ENTRY_BYTES;
         self.tables.apply(change);
     }
 
-    /// Completes the current generation and begins another. If the deltas have outgrown the base with it, a snapshot
+    /// Completes the current memtable and begins another. If the deltas have outgrown the base with it, a snapshot
     /// begins.
-    pub fn freeze(&mut self) -> Arc<Generation> {
+    pub fn freeze(&mut self) -> Arc<Memtable> {
         self.touched.sort_unstable();
         self.touched.dedup();
         let mut runs = Vec::with_capacity(self.touched.len());
@@ -257,15 +257,15 @@ impl<T: StoredTables> State<T> {
                 runs.push((log, std::mem::take(&mut slot.recent)));
             }
         }
-        self.generation_bytes = 0;
+        self.memtable_bytes = 0;
         let delta = std::mem::take(&mut self.delta);
         let CheckpointBytes { base, deltas, deltas_min } = self.checkpoint;
         let due = !self.snapshot && deltas + delta.bytes() > base.max(deltas_min);
         let snapshot = due.then(|| self.begin_snapshot());
         let (last_commit, chain) = (self.last_commit, self.chain);
-        let generation = Arc::new(Generation { runs, reached, delta, last_commit, chain, snapshot });
-        self.generations.push_back(generation.clone());
-        generation
+        let memtable = Arc::new(Memtable { runs, reached, delta, last_commit, chain, snapshot });
+        self.memtables.push_back(memtable.clone());
+        memtable
     }
 
     fn begin_snapshot(&mut self) -> Numbers {
@@ -282,10 +282,10 @@ impl<T: StoredTables> State<T> {
         self.tables.end_snapshot();
     }
 
-    /// Lets go of the oldest generation, whose records are in a segment.
+    /// Lets go of the oldest memtable, whose records are in a segment.
     pub fn evict(&mut self) {
-        let Some(generation) = self.generations.pop_front() else { return };
-        for (log, entries) in &generation.runs {
+        let Some(memtable) = self.memtables.pop_front() else { return };
+        for (log, entries) in &memtable.runs {
             if let (Some(slot), Some(last)) = (self.logs.records_mut(*log), entries.last()) {
                 slot.evicted = slot.evicted.max(last.position);
             }
@@ -312,7 +312,7 @@ impl<T: StoredTables> State<T> {
     }
 
     fn read_recent(&self, log: LogId, slot: &Slot, span: &mut Span, records: &mut Vec<Record>) {
-        let kept = self.generations.iter().map(|generation| generation.entries(log));
+        let kept = self.memtables.iter().map(|memtable| memtable.entries(log));
         for entries in kept.chain([&slot.recent[..]]) {
             let start = entries.partition_point(|entry| entry.position <= span.after);
             for entry in &entries[start..] {
@@ -325,7 +325,7 @@ impl<T: StoredTables> State<T> {
     }
 
     fn entries<'a>(&'a self, log: LogId, slot: &'a Slot) -> impl Iterator<Item = &'a Entry> {
-        self.generations.iter().flat_map(move |generation| generation.entries(log)).chain(&slot.recent)
+        self.memtables.iter().flat_map(move |memtable| memtable.entries(log)).chain(&slot.recent)
     }
 }
 

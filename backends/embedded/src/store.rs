@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Carries, Commit, CommitError, Commits, Committed, HoldsTables, Logs, Of, Operation, Page, ReadError,
-    Refusal, Refused, Span, Status, StoreError, Tables,
+    Commit, CommitError, Commits, Committed, HasTable, Logs, Of, Operation, Page, ReadError, ReadsTable,
+    Refusal, Refused, Span, StateMachine, Status, StoreError,
 };
 use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
@@ -24,11 +24,11 @@ use crate::error::{InFile, OpenError};
 use crate::files::Files;
 use crate::frame::{Content, Item};
 use crate::lock::LOCK;
-use crate::measure::{self, Counts};
+use crate::maintenance::Maintenance;
+use crate::metrics::{self, Counts};
 use crate::segment::{self, Segment};
-use crate::state::{ReadPlan, State};
-use crate::tables::StoredTables;
-use crate::tender::Tender;
+use crate::state::{ReadPlan, StoreState};
+use crate::stored_state::StoredState;
 use crate::wal::{self, Wal};
 
 /// Commits that may wait in the queue; whoever comes then waits with its request.
@@ -39,7 +39,7 @@ const QUEUE_BYTES: usize = 256 << 20;
 const QUEUE_UNIT: usize = 1024;
 const QUEUE_UNITS: usize = QUEUE_BYTES / QUEUE_UNIT;
 
-/// Deltas of the checkpoint below this share of a generation are not worth a new base.
+/// Deltas of the checkpoint below this share of a memtable are not worth a new base.
 const COMPACT_SHARE: u64 = 16;
 
 /// How a store is set.
@@ -47,8 +47,8 @@ const COMPACT_SHARE: u64 = 16;
 pub struct Options {
     /// Size of a file of the write-ahead log.
     pub wal_file_bytes: u64,
-    /// A generation is written as a segment when it takes about this much memory.
-    pub generation_bytes: usize,
+    /// A memtable is written as a segment when it takes about this much memory.
+    pub memtable_bytes: usize,
     /// With less than this left on the disk only what frees space is committed, so that what is in memory can still be
     /// written.
     pub reserve_bytes: u64,
@@ -76,7 +76,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             wal_file_bytes: 64 << 20,
-            generation_bytes: 64 << 20,
+            memtable_bytes: 64 << 20,
             reserve_bytes: 256 << 20,
             record_interval: Duration::from_secs(10),
             secret: 0,
@@ -88,18 +88,18 @@ impl Default for Options {
 }
 
 /// The store. Clones are the same store; when the last is dropped, its threads end.
-pub struct Embedded<T: StoredTables> {
-    shared: Arc<Shared<T>>,
+pub struct Embedded<T: StoredState> {
+    shared: Arc<StoreInner<T>>,
     threads: Arc<Threads<T>>,
 }
 
 /// The store, without keeping it open.
-pub struct Weakly<T: StoredTables> {
-    shared: Weak<Shared<T>>,
+pub struct Weakly<T: StoredState> {
+    shared: Weak<StoreInner<T>>,
     threads: Weak<Threads<T>>,
 }
 
-impl<T: StoredTables> Weakly<T> {
+impl<T: StoredState> Weakly<T> {
     /// The store, if it is open.
     pub fn upgrade(&self) -> Option<Embedded<T>> {
         Some(Embedded { shared: self.shared.upgrade()?, threads: self.threads.upgrade()? })
@@ -107,8 +107,8 @@ impl<T: StoredTables> Weakly<T> {
 }
 
 /// What the threads and all handles share.
-pub(crate) struct Shared<T> {
-    pub(crate) state: RwLock<State<T>>,
+pub(crate) struct StoreInner<T> {
+    pub(crate) state: RwLock<StoreState<T>>,
     pub(crate) bus: Bus,
     pub(crate) disk: Arc<dyn Disk>,
     /// A write has failed, and the store takes no more.
@@ -120,20 +120,20 @@ pub(crate) struct Shared<T> {
     queue_space: Arc<Semaphore>,
 }
 
-struct Threads<T: StoredTables> {
+struct Threads<T: StoredState> {
     /// Taken on drop: the committer ends when nobody can send any more.
     queue: Option<mpsc::Sender<Job<T>>>,
     committer: Option<JoinHandle<()>>,
-    tender: Tender,
+    maintenance: Maintenance,
 }
 
-impl<T: StoredTables> Clone for Embedded<T> {
+impl<T: StoredState> Clone for Embedded<T> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone(), threads: self.threads.clone() }
     }
 }
 
-impl<T: StoredTables> Embedded<T> {
+impl<T: StoredState> Embedded<T> {
     /// Opens the store on a disk, making it if there is none, and recovers what was acknowledged.
     pub fn open(
         disk: Arc<dyn Disk>,
@@ -142,7 +142,7 @@ impl<T: StoredTables> Embedded<T> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let mut manifest = prepare_folder(&*disk)?;
-        let mut state: State<T> = load_state(&*disk, &manifest)?;
+        let mut state: StoreState<T> = load_state(&*disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(&*disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
         let known = manifest.known_log();
@@ -151,11 +151,11 @@ impl<T: StoredTables> Embedded<T> {
             (manifest.log, manifest.reached) = (log, reached);
             manifest.store(&*disk).in_file(MANIFEST)
         };
-        let (wal, shelf, end) =
+        let (wal, pool, end) =
             Wal::open(disk.clone(), options.wal_file_bytes, options.secret, &known, replay, record)?;
         remove_strangers(&*disk, &manifest)?;
         (state.last_commit, state.chain) = (end.number, end.chain);
-        state.checkpoint.deltas_min = options.generation_bytes as u64 / COMPACT_SHARE;
+        state.checkpoint.deltas_min = options.memtable_bytes as u64 / COMPACT_SHARE;
         if manifest.copied {
             manifest.era = raise_era(manifest.era)?;
             manifest.copied = false;
@@ -163,7 +163,7 @@ impl<T: StoredTables> Embedded<T> {
         }
         let era =
             Era::new(manifest.era).ok_or_else(|| OpenError::damaged(MANIFEST, "its era is too large"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreInner {
             last_log: AtomicU64::new(state.numbers.largest()),
             state: RwLock::new(state),
             bus,
@@ -173,10 +173,11 @@ impl<T: StoredTables> Embedded<T> {
             disk_reads: AtomicU64::new(0),
             queue_space: Arc::new(Semaphore::new(QUEUE_UNITS)),
         });
-        measure::show(&options.metrics, &shared);
+        metrics::show(&options.metrics, &shared);
         let files = Arc::new(Files::new(disk.clone(), shared.clone(), manifest));
         let (interval, on_failure) = (options.record_interval, options.on_failure.clone());
-        let tender = Tender::start(files.clone(), shelf, interval, on_failure).in_file("a thread")?;
+        let maintenance =
+            Maintenance::start(files.clone(), pool, interval, on_failure).in_file("a thread")?;
         let (queue, jobs) = mpsc::channel(QUEUE);
         let committer = Committer {
             shared: shared.clone(),
@@ -185,7 +186,7 @@ impl<T: StoredTables> Embedded<T> {
             clock,
             wal,
             era,
-            tender: tender.clone(),
+            maintenance: maintenance.clone(),
             counts: Counts::new(&options.metrics),
             options,
             work: Work::default(),
@@ -193,7 +194,7 @@ impl<T: StoredTables> Embedded<T> {
         let committer =
             std::thread::Builder::new().name("tidings-commit".into()).spawn(move || committer.run(jobs));
         let committer = committer.in_file("the commit thread")?;
-        let threads = Threads { queue: Some(queue), committer: Some(committer), tender };
+        let threads = Threads { queue: Some(queue), committer: Some(committer), maintenance };
         Ok(Self { shared, threads: Arc::new(threads) })
     }
 
@@ -215,12 +216,12 @@ impl<T: StoredTables> Embedded<T> {
 
     /// Writes what is in memory as a segment, and waits until it is done.
     pub fn flush(&self) -> io::Result<()> {
-        self.threads.tender.flush()
+        self.threads.maintenance.flush()
     }
 
     /// Merges and lets go of what is dead, where it is worth it, and waits until it is done.
     pub fn tend(&self) -> io::Result<()> {
-        self.threads.tender.tend()
+        self.threads.maintenance.tend()
     }
 
     /// Reads that needed files since the store was opened.
@@ -285,7 +286,7 @@ impl<T: StoredTables> Embedded<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> StoreInner<T> {
     pub(crate) fn disk_reads(&self) -> u64 {
         self.disk_reads.load(Ordering::Relaxed)
     }
@@ -295,27 +296,27 @@ impl<T> Shared<T> {
         (QUEUE_UNITS - self.queue_space.available_permits()) * QUEUE_UNIT
     }
 
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, StoreState<T>> {
         self.state.read().expect("nobody panics while writing")
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, StoreState<T>> {
         self.state.write().expect("nobody panics while writing")
     }
 }
 
-impl<T: StoredTables> Drop for Threads<T> {
+impl<T: StoredState> Drop for Threads<T> {
     fn drop(&mut self) {
         self.queue.take();
         // A thread that panicked has said so.
         if let Some(committer) = self.committer.take() {
             let _ = committer.join();
         }
-        self.tender.stop();
+        self.maintenance.stop();
     }
 }
 
-impl<T: StoredTables> Logs for Embedded<T> {
+impl<T: StoredState> Logs for Embedded<T> {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         let number = self.shared.last_log.fetch_add(1, Ordering::Relaxed) + 1;
         std::future::ready(Ok(LogId::new(number))).boxed()
@@ -345,24 +346,24 @@ impl<T: StoredTables> Logs for Embedded<T> {
     }
 
     fn accepting(&self) -> Result<(), StoreError> {
-        if let Some(failure) = self.threads.tender.failure() {
+        if let Some(failure) = self.threads.maintenance.failure() {
             return Err(StoreError::Unavailable(failure));
         }
         if self.shared.stopped.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable("a write has failed; restart the server".into()));
         }
         let low = self.shared.disk.available().is_ok_and(|space| space < self.shared.reserve_bytes);
-        if low || self.threads.tender.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
+        if low || self.threads.maintenance.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 }
 
-impl<T: StoredTables + Carries<P>, P: Tables> HoldsTables<P> for Embedded<T> {
-    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
-        self.look(|tables, status| look(tables.part(), status))
+impl<T: StoredState + HasTable<P>, P: StateMachine> ReadsTable<P> for Embedded<T> {
+    fn with_table<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
+        self.look(|tables, status| look(tables.table(), status))
     }
 }
 
-impl<T: StoredTables + Carries<P>, P: Tables> Commits<P> for Embedded<T> {
+impl<T: StoredState + HasTable<P>, P: StateMachine> Commits<P> for Embedded<T> {
     fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>> {
         async move {
             let answer = self.commit_whole(commit.wrapped::<T, P>()).await;
@@ -435,12 +436,12 @@ fn remove_strangers(disk: &dyn Disk, manifest: &Manifest) -> Result<(), OpenErro
     Ok(())
 }
 
-pub(crate) fn replay<T: StoredTables>(state: &mut State<T>, content: Content) -> Result<(), OpenError> {
+pub(crate) fn replay<T: StoredState>(state: &mut StoreState<T>, content: Content) -> Result<(), OpenError> {
     for item in content.items {
         match item {
             Item::Effect(effect) => state.apply(effect, content.number, content.at),
             Item::Change(bytes) => {
-                let change = T::decode(crate::codec::Take(bytes.clone())).in_file(wal::FOLDER)?;
+                let change = T::decode(crate::codec::Reader(bytes.clone())).in_file(wal::FOLDER)?;
                 state.change(change, &bytes);
             }
         }

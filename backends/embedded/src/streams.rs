@@ -7,13 +7,13 @@ use std::time::Duration;
 use tidings_model::{ProjectId, StreamId};
 use tidings_streams::table::{Below, Cause, Row};
 use tidings_streams::{
-    Change, ContentType, Expiry, Floor, Fork, Life, Owner, Retained, Retention, Segment, Stream, StreamKey,
-    Table,
+    Change, ContentType, Expiry, Floor, Fork, Owner, Retained, Retention, Segment, Stream, StreamKey,
+    StreamState, Table,
 };
 
-use crate::checkpoint::{put_option, put_weight, take_option, take_weight};
-use crate::codec::{Garbled, Put, Take};
-use crate::tables::{StoredTables, Touch};
+use crate::checkpoint::{put_option, put_totals, take_option, take_totals};
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::stored_state::{Access, StoredState};
 
 const CREATE: u8 = 1;
 const RENEW: u8 = 2;
@@ -23,7 +23,7 @@ const TRIM: u8 = 5;
 const EXPECT: u8 = 6;
 const RESTORE: u8 = 7;
 
-impl StoredTables for Table {
+impl StoredState for Table {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -72,29 +72,29 @@ impl StoredTables for Table {
         }
     }
 
-    fn decode(mut take: Take) -> Result<Change, Garbled> {
-        let tag = take.byte()?;
-        let key = take_key(&mut take)?;
+    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+        let tag = reader.byte()?;
+        let key = take_key(&mut reader)?;
         let change = match tag {
-            CREATE => Change::Create { key, stream: take_stream(&mut take)? },
-            EXPECT => Change::Expect { key, log: take.log()? },
-            RENEW => Change::Renew { key, log: take.log()?, expires_at: take.time()? },
+            CREATE => Change::Create { key, stream: take_stream(&mut reader)? },
+            EXPECT => Change::Expect { key, log: reader.log()? },
+            RENEW => Change::Renew { key, log: reader.log()?, expires_at: reader.time()? },
             TRIM => Change::Trim {
                 key,
-                log: take.log()?,
-                floor: take_floor(&mut take)?,
-                below: if take.byte()? == 0 { Below::Gone } else { Below::Held },
+                log: reader.log()?,
+                floor: take_floor(&mut reader)?,
+                below: if reader.byte()? == 0 { Below::Gone } else { Below::Held },
             },
-            RETIRE => Change::Retire { key, log: take.log()?, cause: take_cause(&mut take)? },
-            REMOVE => Change::Remove { key, log: take.log()?, cause: take_cause(&mut take)? },
+            RETIRE => Change::Retire { key, log: reader.log()?, cause: take_cause(&mut reader)? },
+            REMOVE => Change::Remove { key, log: reader.log()?, cause: take_cause(&mut reader)? },
             RESTORE => {
-                let mut stream = take_stream(&mut take)?;
-                stream.forks = u32::try_from(take.number()?).map_err(|_| Garbled)?;
+                let mut stream = take_stream(&mut reader)?;
+                stream.forks = u32::try_from(reader.number()?).map_err(|_| DecodeError)?;
                 Change::Restore { key, stream }
             }
-            _ => return Err(Garbled),
+            _ => return Err(DecodeError),
         };
-        if take.is_empty() { Ok(change) } else { Err(Garbled) }
+        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -124,7 +124,7 @@ impl StoredTables for Table {
         change(Change::Restore { key, stream: Stream::clone(&stream) });
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         let (Change::Create { key, .. }
         | Change::Expect { key, .. }
         | Change::Renew { key, .. }
@@ -132,8 +132,8 @@ impl StoredTables for Table {
         | Change::Retire { key, .. }
         | Change::Remove { key, .. }
         | Change::Restore { key, .. }) = change;
-        let touch = if matches!(change, Change::Expect { .. }) { Touch::Reads } else { Touch::Writes };
-        subject(touch, hash(key));
+        let access = if matches!(change, Change::Expect { .. }) { Access::Reads } else { Access::Writes };
+        touch(access, hash(key));
         // A fork that comes or goes changes its source.
         let fork = match change {
             Change::Create { stream, .. } => stream.fork.as_ref(),
@@ -145,7 +145,7 @@ impl StoredTables for Table {
             | Change::Restore { .. } => None,
         };
         if let Some(fork) = fork {
-            subject(Touch::Writes, hash(&fork.source));
+            touch(Access::Writes, hash(&fork.source));
         }
     }
 }
@@ -161,9 +161,9 @@ pub(crate) fn put_key(out: &mut Vec<u8>, key: &StreamKey) {
     out.text(key.id.as_str());
 }
 
-pub(crate) fn take_key(take: &mut Take) -> Result<StreamKey, Garbled> {
-    let project = ProjectId::parse(&take.text()?).map_err(|_| Garbled)?;
-    Ok(StreamKey { project, id: StreamId::parse(&take.text()?).map_err(|_| Garbled)? })
+pub(crate) fn take_key(reader: &mut Reader) -> Result<StreamKey, DecodeError> {
+    let project = ProjectId::parse(&reader.text()?).map_err(|_| DecodeError)?;
+    Ok(StreamKey { project, id: StreamId::parse(&reader.text()?).map_err(|_| DecodeError)? })
 }
 
 fn put_cause(out: &mut Vec<u8>, cause: Cause) {
@@ -177,17 +177,17 @@ fn put_cause(out: &mut Vec<u8>, cause: Cause) {
     }
 }
 
-fn take_cause(take: &mut Take) -> Result<Cause, Garbled> {
-    match take.byte()? {
+fn take_cause(reader: &mut Reader) -> Result<Cause, DecodeError> {
+    match reader.byte()? {
         0 => Ok(Cause::Deleted),
-        1 => Ok(Cause::Expired(take.time()?)),
+        1 => Ok(Cause::Expired(reader.time()?)),
         2 => Ok(Cause::Unreferenced),
-        _ => Err(Garbled),
+        _ => Err(DecodeError),
     }
 }
 
 fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
-    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, life, owner, retained } =
+    let Stream { log, content_type, expiry, expires_at, created_at, fork, forks: _, state, owner, retained } =
         stream;
     out.log(*log);
     out.text(content_type.as_str());
@@ -205,39 +205,39 @@ fn put_stream(out: &mut Vec<u8>, stream: &Stream) {
     put_option(out, expires_at.as_ref(), |out, at| out.number(at.as_millis()));
     out.number(created_at.as_millis());
     put_option(out, fork.as_ref(), |out, fork| put_fork(out, fork));
-    out.byte(u8::from(*life == Life::Retired) | u8::from(*owner == Owner::Session) << 1);
+    out.byte(u8::from(*state == StreamState::Retired) | u8::from(*owner == Owner::Session) << 1);
     put_option(out, retained.as_ref(), |out, retained| put_retained(out, retained));
 }
 
-fn take_stream(take: &mut Take) -> Result<Stream, Garbled> {
+fn take_stream(reader: &mut Reader) -> Result<Stream, DecodeError> {
     let mut stream = Stream {
-        log: take.log()?,
-        content_type: ContentType::parse(&take.text()?).ok_or(Garbled)?,
-        expiry: match take.byte()? {
+        log: reader.log()?,
+        content_type: ContentType::parse(&reader.text()?).ok_or(DecodeError)?,
+        expiry: match reader.byte()? {
             0 => Expiry::Never,
-            1 => Expiry::Idle(Duration::from_secs(take.number()?)),
-            2 => Expiry::At(take.time()?),
-            _ => return Err(Garbled),
+            1 => Expiry::Idle(Duration::from_secs(reader.number()?)),
+            2 => Expiry::At(reader.time()?),
+            _ => return Err(DecodeError),
         },
-        expires_at: take_option(take, Take::time)?,
-        created_at: take.time()?,
-        fork: take_option(take, take_fork)?.map(Arc::new),
+        expires_at: take_option(reader, Reader::time)?,
+        created_at: reader.time()?,
+        fork: take_option(reader, take_fork)?.map(Arc::new),
         forks: 0,
-        life: Life::Active,
+        state: StreamState::Active,
         owner: Owner::Clients,
         retained: None,
     };
-    let flags = take.byte()?;
+    let flags = reader.byte()?;
     if flags > 3 {
-        return Err(Garbled);
+        return Err(DecodeError);
     }
     if flags & 1 != 0 {
-        stream.life = Life::Retired;
+        stream.state = StreamState::Retired;
     }
     if flags & 2 != 0 {
         stream.owner = Owner::Session;
     }
-    stream.retained = take_option(take, take_retained)?.map(Box::new);
+    stream.retained = take_option(reader, take_retained)?.map(Box::new);
     Ok(stream)
 }
 
@@ -246,26 +246,26 @@ fn put_retained(out: &mut Vec<u8>, retained: &Retained) {
     for limit in [age.map(|age| age.as_secs()), *bytes, *messages] {
         put_option(out, limit, |out, limit| out.number(limit));
     }
-    put_weight(out, *inherited);
+    put_totals(out, *inherited);
     put_floor(out, floor);
 }
 
-fn take_retained(take: &mut Take) -> Result<Retained, Garbled> {
+fn take_retained(reader: &mut Reader) -> Result<Retained, DecodeError> {
     let limits = Retention {
-        age: take_option(take, Take::number)?.map(Duration::from_secs),
-        bytes: take_option(take, Take::number)?,
-        messages: take_option(take, Take::number)?,
+        age: take_option(reader, Reader::number)?.map(Duration::from_secs),
+        bytes: take_option(reader, Reader::number)?,
+        messages: take_option(reader, Reader::number)?,
     };
-    Ok(Retained { limits, inherited: take_weight(take)?, floor: take_floor(take)? })
+    Ok(Retained { limits, inherited: take_totals(reader)?, floor: take_floor(reader)? })
 }
 
 fn put_floor(out: &mut Vec<u8>, floor: &Floor) {
     out.position(floor.position);
-    put_weight(out, floor.gone);
+    put_totals(out, floor.gone);
 }
 
-fn take_floor(take: &mut Take) -> Result<Floor, Garbled> {
-    Ok(Floor { position: take.position()?, gone: take_weight(take)? })
+fn take_floor(reader: &mut Reader) -> Result<Floor, DecodeError> {
+    Ok(Floor { position: reader.position()?, gone: take_totals(reader)? })
 }
 
 fn put_fork(out: &mut Vec<u8>, fork: &Fork) {
@@ -281,22 +281,22 @@ fn put_fork(out: &mut Vec<u8>, fork: &Fork) {
     }
 }
 
-fn take_fork(take: &mut Take) -> Result<Fork, Garbled> {
+fn take_fork(reader: &mut Reader) -> Result<Fork, DecodeError> {
     Ok(Fork {
-        source: take_key(take)?,
-        source_log: take.log()?,
-        offset: take_option(take, Take::position)?,
-        sub_offset: take.number()?,
-        lineage: (0..take.count()?)
-            .map(|_| Ok(Segment { log: take.log()?, through: take.position()? }))
-            .collect::<Result<_, Garbled>>()?,
+        source: take_key(reader)?,
+        source_log: reader.log()?,
+        offset: take_option(reader, Reader::position)?,
+        sub_offset: reader.number()?,
+        lineage: (0..reader.count()?)
+            .map(|_| Ok(Segment { log: reader.log()?, through: reader.position()? }))
+            .collect::<Result<_, DecodeError>>()?,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_engine::log::Tables;
+    use tidings_engine::log::StateMachine;
     use tidings_model::{LogId, Position, Timestamp};
 
     fn key(id: &str) -> StreamKey {
@@ -318,7 +318,7 @@ mod tests {
             created_at: Timestamp::from_millis(7),
             fork,
             forks: 0,
-            life: Life::Active,
+            state: StreamState::Active,
             owner: Owner::Clients,
             retained: None,
         };
@@ -330,8 +330,8 @@ mod tests {
         for change in changes {
             let mut bytes = Vec::new();
             Table::encode(&change, &mut bytes);
-            let change = Table::decode(Take(bytes.into())).expect("as it was written");
-            table.judge(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
+            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }
     }
@@ -355,7 +355,7 @@ mod tests {
             ],
         );
         let mut again = Table::default();
-        play(&mut again, crate::tables::snapshot_of(&mut table));
+        play(&mut again, crate::stored_state::snapshot_of(&mut table));
         let rows = |table: &Table| {
             let mut rows: Vec<_> = table.iter().map(|row| format!("{row:?}")).collect();
             rows.sort();

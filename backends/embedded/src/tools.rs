@@ -11,14 +11,14 @@ use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
 use crate::segment::{self, Segment};
-use crate::state::{ReadPlan, State};
+use crate::state::{ReadPlan, StoreState};
 use crate::store::replay;
-use crate::tables::StoredTables;
+use crate::stored_state::StoredState;
 use crate::wal::{self, Cut};
 
 /// A store as its files are, read and not changed.
 pub struct Snapshot<T> {
-    state: State<T>,
+    state: StoreState<T>,
     manifest: Manifest,
 }
 
@@ -43,13 +43,13 @@ pub struct Stats {
     pub checkpoint_bytes: u64,
 }
 
-impl<T: StoredTables> Snapshot<T> {
+impl<T: StoredState> Snapshot<T> {
     /// Reads what a start would read.
     pub fn load(disk: &dyn Disk) -> Result<Self, OpenError> {
         let Some(manifest) = Manifest::load(disk)? else {
             return Err(OpenError::damaged(MANIFEST, "it is missing: this is not a store"));
         };
-        let mut state: State<T> = load_state(disk, &manifest)?;
+        let mut state: StoreState<T> = load_state(disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
         wal::inspect(disk, &manifest.known_log(), |content| replay(&mut state, content))?;
@@ -99,14 +99,14 @@ impl<T: StoredTables> Snapshot<T> {
 }
 
 /// Reads everything, and tells all that is wrong.
-pub fn check<T: StoredTables>(disk: &dyn Disk) -> Vec<OpenError> {
+pub fn check<T: StoredState>(disk: &dyn Disk) -> Vec<OpenError> {
     let mut problems = Vec::new();
     let manifest = match Manifest::load(disk) {
         Ok(Some(manifest)) => manifest,
         Ok(None) => return vec![OpenError::damaged(MANIFEST, "it is missing")],
         Err(error) => return vec![error],
     };
-    let state: Result<State<T>, _> = load_state(disk, &manifest);
+    let state: Result<StoreState<T>, _> = load_state(disk, &manifest);
     match state {
         Ok(mut state) => {
             let known = manifest.known_log();

@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tidings_model::CommitNumber;
 
-use crate::codec::{Garbled, Put, Take, checksum};
+use crate::codec::{DecodeError, Reader, Writer, checksum};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
 use crate::frame::{ALIGNMENT, Content, Frame};
-use reading::{Files, Place};
+use reading::{Files, WritePoint};
 
 /// Folder of the log's files.
 pub const FOLDER: &str = "wal";
@@ -44,7 +44,7 @@ pub struct Wal {
     offset: u64,
     /// Checksum of the last frame.
     chain: u32,
-    shelf: Arc<Shelf>,
+    pool: Arc<WalFilePool>,
 }
 
 /// A file of the log as the manifest names it: what its header must say, and what must be in it.
@@ -52,7 +52,7 @@ pub struct Wal {
 pub struct LogFile {
     /// The number that is its name.
     pub number: u64,
-    /// Its place among the files of the log; each time a file is used again it gets a new one.
+    /// Its point among the files of the log; each time a file is used again it gets a new one.
     pub sequence: u64,
     /// What its checksums begin with, new each time as well.
     pub salt: u64,
@@ -82,15 +82,15 @@ struct WalFile {
 
 /// Files that are not being written: those that are full, and the one that comes next. Shared with whoever
 /// makes room in the background.
-pub struct Shelf {
+pub struct WalFilePool {
     disk: Arc<dyn Disk>,
     file_bytes: u64,
-    stock: Mutex<Stock>,
+    pooled: Mutex<PooledFiles>,
     /// How many files are full, to be asked without the lock: making a file holds that for long.
     full: AtomicUsize,
 }
 
-struct Stock {
+struct PooledFiles {
     /// Full files, oldest first, each with its last commit.
     full: VecDeque<WalFile>,
     /// The file that is being written.
@@ -136,8 +136,8 @@ pub fn inspect(
 ) -> Result<End, OpenError> {
     let mut files = Files::list(disk, known)?;
     files.refuse_problems()?;
-    let (end, place) = files.replay(known, &mut replay)?;
-    files.refuse_loss(known, end, place)?;
+    let (end, point) = files.replay(known, &mut replay)?;
+    files.refuse_loss(known, end, point)?;
     Ok(end)
 }
 
@@ -158,7 +158,7 @@ pub fn check(
 /// A log that is about to be cut off behind its last commit that follows on those before.
 pub struct Cut {
     files: Files,
-    place: Option<Place>,
+    point: Option<WritePoint>,
     /// Where it will end.
     pub end: End,
 }
@@ -167,8 +167,8 @@ impl Cut {
     /// Finds where to cut a log of which something is lost.
     pub fn plan(disk: &dyn Disk, known: &KnownLog) -> Result<Self, OpenError> {
         let mut files = Files::list(disk, known)?;
-        let (end, place) = files.replay(known, &mut |_| Ok(()))?;
-        Ok(Self { files, place, end })
+        let (end, point) = files.replay(known, &mut |_| Ok(()))?;
+        Ok(Self { files, point, end })
     }
 
     /// The same in a copy that was made while the log was written: later frames may have come along without the ones
@@ -176,15 +176,15 @@ impl Cut {
     pub fn plan_copy(disk: &dyn Disk, known: &KnownLog) -> Result<Self, OpenError> {
         let mut cut = Self::plan(disk, known)?;
         cut.files.refuse_problems()?;
-        cut.files.refuse_early_end(known, cut.end, cut.place)?;
+        cut.files.refuse_early_end(known, cut.end, cut.point)?;
         Ok(cut)
     }
 
     /// The files that are left.
     pub fn kept(&self) -> Vec<LogFile> {
-        let Some(place) = self.place else { return Vec::new() };
-        let mut kept: Vec<LogFile> = self.files.used[..=place.file].iter().map(|file| file.id).collect();
-        kept[place.file].last = None;
+        let Some(point) = self.point else { return Vec::new() };
+        let mut kept: Vec<LogFile> = self.files.used[..=point.file].iter().map(|file| file.id).collect();
+        kept[point.file].last = None;
         kept
     }
 
@@ -192,13 +192,13 @@ impl Cut {
     pub fn make(self, disk: &dyn Disk) -> Result<(), OpenError> {
         for (n, file) in self.files.used.iter().enumerate() {
             let name = file.id.name();
-            match self.place {
-                Some(place) if n < place.file => {
+            match self.point {
+                Some(point) if n < point.file => {
                     // Shortened behind its last frame, perhaps.
                     let length = file.file.len().in_file(&name)?;
                     file.clear_from(length)?;
                 }
-                Some(place) if n == place.file => file.clear_from(place.offset)?,
+                Some(point) if n == point.file => file.clear_from(point.offset)?,
                 _ => disk.remove(&name).in_file(&name)?,
             }
         }
@@ -216,25 +216,25 @@ impl Wal {
         known: &KnownLog,
         mut replay: impl FnMut(Content) -> Result<(), OpenError>,
         mut record: impl FnMut(Vec<LogFile>, End) -> Result<(), OpenError>,
-    ) -> Result<(Self, Arc<Shelf>, End), OpenError> {
+    ) -> Result<(Self, Arc<WalFilePool>, End), OpenError> {
         let mut files = Files::list(&*disk, known)?;
         files.refuse_problems()?;
-        let (end, place) = files.replay(known, &mut replay)?;
-        files.refuse_loss(known, end, place)?;
+        let (end, point) = files.replay(known, &mut replay)?;
+        files.refuse_loss(known, end, point)?;
         // What was read may never have reached the disk, if the process was killed, and is shown from now on. The last
         // frame is written again: if its sync has failed, the system may think that it is on the disk.
-        if let Some(place) = place {
-            let file = &files.used[place.file];
-            if let Some((_, bytes)) = file.frame(place.last)? {
-                file.file.write_at(place.last, &bytes).in_file(&file.id.name())?;
+        if let Some(point) = point {
+            let file = &files.used[point.file];
+            if let Some((_, bytes)) = file.frame(point.last)? {
+                file.file.write_at(point.last, &bytes).in_file(&file.id.name())?;
             }
         }
         for file in &files.used {
             file.file.sync().in_file(&file.id.name())?;
         }
-        let (wal, shelf) =
-            files.into_wal(disk, file_bytes, secret, (end, place), &mut |files| record(files, end))?;
-        Ok((wal, shelf, end))
+        let (wal, pool) =
+            files.into_wal(disk, file_bytes, secret, (end, point), &mut |files| record(files, end))?;
+        Ok((wal, pool, end))
     }
 
     /// Checksum of the last frame.
@@ -249,7 +249,7 @@ impl Wal {
 
     /// Files that are full and may still be needed.
     pub fn full_files(&self) -> usize {
-        self.shelf.full.load(Ordering::Relaxed)
+        self.pool.full.load(Ordering::Relaxed)
     }
 
     /// Makes sure that a frame of so many bytes can be written, going to the next file if need be; says whether it
@@ -259,16 +259,16 @@ impl Wal {
         if self.offset + sealed <= self.file_bytes {
             return Ok(false);
         }
-        let mut stock = self.shelf.stock();
-        let next = match stock.next.take() {
+        let mut pooled = self.pool.pooled();
+        let next = match pooled.next.take() {
             Some(next) => next,
-            None => stock.prepare(&*self.disk, self.file_bytes, record)?,
+            None => pooled.prepare(&*self.disk, self.file_bytes, record)?,
         };
-        stock.current = next.id;
+        pooled.current = next.id;
         let mut full = std::mem::replace(&mut self.current, next);
         full.id.last = Some(last);
-        stock.full.push_back(full);
-        self.shelf.full.store(stock.full.len(), Ordering::Relaxed);
+        pooled.full.push_back(full);
+        self.pool.full.store(pooled.full.len(), Ordering::Relaxed);
         self.offset = FIRST_FRAME;
         Ok(true)
     }
@@ -284,26 +284,26 @@ impl Wal {
     }
 }
 
-impl Shelf {
+impl WalFilePool {
     /// Lets go of files whose commits are all at or below `applied`, and gets the next file ready.
-    pub fn restock(&self, applied: CommitNumber, record: &Record) -> io::Result<()> {
+    pub fn refill(&self, applied: CommitNumber, record: &Record) -> io::Result<()> {
         /// Files that lie empty and are not removed.
         const EMPTY_MAX: usize = 2;
-        let mut stock = self.stock();
+        let mut pooled = self.pooled();
         let free =
-            stock.full.iter().take_while(|file| file.id.last.is_some_and(|last| last <= applied)).count();
+            pooled.full.iter().take_while(|file| file.id.last.is_some_and(|last| last <= applied)).count();
         if free > 0 {
-            record(stock.files().skip(free).collect())?;
-            let freed: Vec<_> = stock.full.drain(..free).collect();
-            stock.empty.extend(freed);
+            record(pooled.files().skip(free).collect())?;
+            let freed: Vec<_> = pooled.full.drain(..free).collect();
+            pooled.empty.extend(freed);
         }
-        self.full.store(stock.full.len(), Ordering::Relaxed);
-        if stock.next.is_none() {
-            let next = stock.prepare(&*self.disk, self.file_bytes, record)?;
-            stock.next = Some(next);
+        self.full.store(pooled.full.len(), Ordering::Relaxed);
+        if pooled.next.is_none() {
+            let next = pooled.prepare(&*self.disk, self.file_bytes, record)?;
+            pooled.next = Some(next);
         }
-        while stock.empty.len() > EMPTY_MAX {
-            let file = stock.empty.pop().expect("there are some");
+        while pooled.empty.len() > EMPTY_MAX {
+            let file = pooled.empty.pop().expect("there are some");
             self.disk.remove(&file.id.name())?;
         }
         Ok(())
@@ -311,16 +311,16 @@ impl Shelf {
 
     /// Records the files as they are.
     pub fn record(&self, record: &Record) -> io::Result<()> {
-        let stock = self.stock();
-        record(stock.files().collect())
+        let pooled = self.pooled();
+        record(pooled.files().collect())
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().expect("nobody panics while holding the stock")
+    fn pooled(&self) -> MutexGuard<'_, PooledFiles> {
+        self.pooled.lock().expect("nobody panics while holding the pooled")
     }
 }
 
-impl Stock {
+impl PooledFiles {
     /// The files that are the log, oldest first.
     fn files(&self) -> impl Iterator<Item = LogFile> {
         let full = self.full.iter().map(|file| file.id);
@@ -342,7 +342,7 @@ impl Stock {
     /// A file with a fresh header, from one that lies empty or made new.
     fn begin(&mut self, disk: &dyn Disk, file_bytes: u64) -> io::Result<WalFile> {
         let sequence = self.next_sequence;
-        let salt = stir(self.secret ^ sequence);
+        let salt = splitmix64(self.secret ^ sequence);
         let mut used = match self.empty.pop() {
             Some(used) => used,
             None => self.make(disk, file_bytes)?,
@@ -416,9 +416,9 @@ impl Header {
         if content[..8] != MAGIC[..] || sum != checksum(0, &[content]).to_le_bytes() {
             return Ok(None);
         }
-        let mut take = Take(Bytes::copy_from_slice(&content[8..]));
-        let mut fields = || Ok((take.fixed32()?, take.fixed64()?, take.fixed64()?, take.fixed64()?));
-        let fields: Result<_, Garbled> = fields();
+        let mut reader = Reader(Bytes::copy_from_slice(&content[8..]));
+        let mut fields = || Ok((reader.fixed32()?, reader.fixed64()?, reader.fixed64()?, reader.fixed64()?));
+        let fields: Result<_, DecodeError> = fields();
         let (version, sequence, salt, length) = fields.in_file(name)?;
         if version != VERSION {
             return Err(OpenError::Version { name: name.to_owned(), found: version, expected: VERSION });
@@ -428,7 +428,7 @@ impl Header {
 }
 
 /// Spreads a number over all bits, so that neighbours have nothing in common.
-fn stir(mut number: u64) -> u64 {
+fn splitmix64(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tidings_bench::{Raw, Times, Usage, device_bytes, report};
-use tidings_embedded::codec::{Garbled, Take};
-use tidings_embedded::{Embedded, Folder, Options, StoredTables, Touch};
-use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, Tables};
+use tidings_embedded::codec::{DecodeError, Reader};
+use tidings_embedded::{Access, Embedded, Folder, Options, StoredState};
+use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, StateMachine};
 use tidings_engine::{Bus, WallClock};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
-use tidings_streams::{ContentType, Expiry, Life, Owner, Stream, StreamKey};
+use tidings_streams::{ContentType, Expiry, Owner, Stream, StreamKey, StreamState};
 
 type Failed = Box<dyn Error>;
 
@@ -29,10 +29,10 @@ impl Change for Never {
     type Refusal = Infallible;
 }
 
-impl Tables for Nothing {
+impl StateMachine for Nothing {
     type Change = Never;
 
-    fn judge(&self, change: &Never) -> Result<(), Infallible> {
+    fn validate(&self, change: &Never) -> Result<(), Infallible> {
         match *change {}
     }
 
@@ -41,15 +41,15 @@ impl Tables for Nothing {
     }
 }
 
-impl StoredTables for Nothing {
+impl StoredState for Nothing {
     type Row = Never;
 
     fn encode(change: &Never, _: &mut Vec<u8>) {
         match *change {}
     }
 
-    fn decode(_: Take) -> Result<Never, Garbled> {
-        Err(Garbled)
+    fn decode(_: Reader) -> Result<Never, DecodeError> {
+        Err(DecodeError)
     }
 
     fn takes_space(&self, change: &Never) -> bool {
@@ -68,7 +68,7 @@ impl StoredTables for Nothing {
         match row {}
     }
 
-    fn subjects(&self, change: &Never, _: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, change: &Never, _: &mut dyn FnMut(Access, u64)) {
         match *change {}
     }
 }
@@ -180,7 +180,7 @@ fn open(path: &Path) -> Result<Store, Failed> {
     open_with(path)
 }
 
-fn open_with<T: StoredTables>(path: &Path) -> Result<Embedded<T>, Failed> {
+fn open_with<T: StoredState>(path: &Path) -> Result<Embedded<T>, Failed> {
     std::fs::create_dir_all(path)?;
     let options = Options { secret: 42, ..Options::default() };
     Ok(Embedded::open(Arc::new(Folder::open(path)?), options, Bus::new(), Arc::new(WallClock))?)
@@ -438,7 +438,7 @@ async fn fill_with_streams(path: &Path) -> Result<(), Failed> {
                 created_at: Timestamp::from_millis(0),
                 fork: None,
                 forks: 0,
-                life: Life::Active,
+                state: StreamState::Active,
                 owner: Owner::Clients,
                 retained: None,
             };

@@ -17,15 +17,15 @@ use crate::store::Found;
 /// Cursors of a room that are further ahead of the clock than this are worth an alarm.
 const AHEAD: Duration = Duration::from_secs(5);
 
-/// Cursors of what lies apart that are reserved at a time, however little time that is: a tiny part of a millisecond.
+/// Cursors of ephemeral events that are reserved at a time, however little time that is: a tiny part of a millisecond.
 const CURSORS_RESERVED: u64 = 1 << 20;
 /// When so few are left, more are reserved. Enough for a write.
 const CURSORS_LEFT: u64 = limits::EVENTS_PER_WRITE as u64;
 
 /// A room that is used.
 pub(crate) struct Active {
-    state: Mutex<State>,
-    /// The last cursor of what lies apart that everybody may know of: nothing below it is still on its way.
+    state: Mutex<ActiveState>,
+    /// The last cursor of ephemeral events that everybody may know of: nothing below it is still on its way.
     told: watch::Sender<Position>,
     /// Who appends shares it with others who do; who must know the tail as it will be when a commit is made has it alone.
     pub(crate) appending: tokio::sync::RwLock<()>,
@@ -33,19 +33,19 @@ pub(crate) struct Active {
     pub(crate) reserving: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct ActiveState {
     generator: Generator,
-    /// Up to here what lies apart may be given cursors.
+    /// Up to here ephemeral events may be given cursors.
     reserved: Position,
     /// The number of the next append that sets out.
     next: u64,
     /// Those on their way.
-    under_way: BTreeSet<u64>,
+    in_flight: BTreeSet<u64>,
     /// A place that the log is known to have reached. Who is on its way lands above it: nothing below is missing any more.
     landed: Position,
-    /// What lies apart and may not be told yet, in order.
+    /// Ephemeral events and may not be told yet, in order.
     waiting: VecDeque<Waiting>,
-    /// What lies apart and may be heard, in order.
+    /// Ephemeral events and may be heard, in order.
     recent: VecDeque<Record>,
     /// The last of it that somebody has heard.
     heard: Position,
@@ -81,11 +81,11 @@ struct Waiting {
 impl Active {
     pub(crate) fn new(found: &Found) -> Self {
         let (tail, reserved) = (found.status.tail, found.reserved);
-        let state = State {
+        let state = ActiveState {
             generator: Generator::new(tail, reserved),
             reserved,
             next: 0,
-            under_way: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
             landed: tail,
             waiting: VecDeque::new(),
             recent: VecDeque::new(),
@@ -102,18 +102,18 @@ impl Active {
         }
     }
 
-    /// The last cursor of what lies apart that everybody may know of. To be asked before the log's tail.
+    /// The last cursor of ephemeral events that everybody may know of. To be asked before the log's tail.
     pub(crate) fn told(&self) -> Position {
         *self.told.borrow()
     }
 
-    /// Resolves when everybody may know of a cursor of what lies apart.
+    /// Resolves when everybody may know of a cursor of ephemeral events.
     pub(crate) async fn until_told(&self, cursor: Position) {
         // The sender is ours.
         let _ = self.told.subscribe().wait_for(|told| *told >= cursor).await;
     }
 
-    /// Lets go of what lies apart since before a moment. Returns whether anything is left.
+    /// Lets go of ephemeral events since before a moment. Returns whether anything is left.
     pub(crate) fn forget_recent(&self, before: Timestamp) -> bool {
         let mut state = self.lock();
         state.recent.retain(|record| record.at >= before);
@@ -123,7 +123,7 @@ impl Active {
         !state.recent.is_empty()
     }
 
-    /// Up to where cursors should be reserved for what lies apart, so much ahead of the time, if what is reserved does
+    /// Up to where cursors should be reserved for ephemeral events, so much ahead of the time, if what is reserved does
     /// not last for the time it must. Where cursors are ahead of the clock already, as they are after a restart, only as many
     /// are added as are needed there: otherwise each restart would move them further.
     pub(crate) fn to_reserve(&self, now: Timestamp, ahead: Duration, must: Duration) -> Option<Position> {
@@ -172,7 +172,7 @@ impl Active {
         self.lock().marks = stored;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ActiveState> {
         self.state.lock().expect("nobody panics while holding a room")
     }
 }
@@ -194,7 +194,7 @@ impl Inner {
 
     /// 80 bits.
     fn draw(&self) -> u128 {
-        (u128::from(self.chance.within(0..=0xffff)) << 64) | u128::from(self.chance.within(0..=u64::MAX))
+        (u128::from(self.rng.within(0..=0xffff)) << 64) | u128::from(self.rng.within(0..=u64::MAX))
     }
 
     fn watch_clock(&self, generator: &Generator, now: Timestamp) {
@@ -210,7 +210,7 @@ impl Inner {
 }
 
 /// An append on its way to the log of a room, until it is dropped. Then it has arrived, or never will.
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     inner: Arc<Inner>,
     log: LogId,
     active: Arc<Active>,
@@ -219,7 +219,7 @@ pub(crate) struct UnderWay {
     last: Option<Position>,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Sets out. Returns the least place of the first record.
     pub(crate) fn set_out(
         inner: &Arc<Inner>,
@@ -233,7 +233,7 @@ impl UnderWay {
         inner.watch_clock(&state.generator, now);
         let number = state.next;
         state.next += 1;
-        state.under_way.insert(number);
+        state.in_flight.insert(number);
         drop(state);
         (least, Self { inner: inner.clone(), log, active, number, records, last: None })
     }
@@ -244,11 +244,11 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.active.lock();
         state.generator.arrive(self.records, self.last);
-        state.under_way.remove(&self.number);
+        state.in_flight.remove(&self.number);
         state.landed = state.landed.max(self.last.unwrap_or_default());
         let Some(told) = state.tell(&self.inner, self.log) else { return };
         drop(state);
@@ -257,9 +257,9 @@ impl Drop for UnderWay {
 }
 
 impl Active {
-    /// Lays some records apart, each of which `record` makes for its position. Returns the position of the first, or none,
-    /// and lays none apart, if more must be reserved for that.
-    pub(crate) fn lay_apart(
+    /// Lays some records ephemeral, each of which `record` makes for its position. Returns the position of the first, or none,
+    /// and lays none ephemeral, if more must be reserved for that.
+    pub(crate) fn add_ephemeral(
         self: &Arc<Self>,
         inner: &Inner,
         log: LogId,
@@ -268,8 +268,8 @@ impl Active {
         record: impl Fn(usize, Position) -> Record,
     ) -> Option<Position> {
         let mut state = self.lock();
-        let State { generator, reserved, .. } = &mut *state;
-        let first = generator.lay_apart(count as u64, now, || inner.draw(), *reserved)?;
+        let ActiveState { generator, reserved, .. } = &mut *state;
+        let first = generator.add_ephemeral(count as u64, now, || inner.draw(), *reserved)?;
         inner.watch_clock(generator, now);
         let place = |n: usize| first.further(n as u64).expect("below what is reserved");
         let records: Vec<_> = (0..count).map(|n| record(n, place(n))).collect();
@@ -294,7 +294,7 @@ impl Active {
         Some(first)
     }
 
-    /// What lies apart after a position, up to another, in order. The log was read up to a place: what waits below it waits
+    /// Ephemeral events after a position, up to another, in order. The log was read up to a place: what waits below it waits
     /// no longer.
     pub(crate) fn hear(
         self: &Arc<Self>,
@@ -328,13 +328,13 @@ impl Active {
     }
 }
 
-impl State {
+impl ActiveState {
     /// Shows what waits no longer: all that it waits for has arrived, or the log has passed it, so that what has not arrived
     /// lands above it. Returns its last cursor.
     fn tell(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
-        let first_under_way = self.under_way.first().copied().unwrap_or(u64::MAX);
+        let first_in_flight = self.in_flight.first().copied().unwrap_or(u64::MAX);
         let landed = self.landed;
-        let is_free = |waiting: &Waiting| waiting.before <= first_under_way || waiting.last < landed;
+        let is_free = |waiting: &Waiting| waiting.before <= first_in_flight || waiting.last < landed;
         let mut told = None;
         while self.waiting.front().is_some_and(is_free) {
             let Some(waiting) = self.waiting.pop_front() else { break };

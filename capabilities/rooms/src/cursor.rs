@@ -13,7 +13,7 @@ const RANDOM_BITS: u32 = 80;
 /// The last moment that a cursor can have.
 const MILLIS_MAX: u64 = (1 << 48) - 1;
 
-/// Where an event lies in its room: 48 bits of milliseconds, 80 bits of chance, compared as one number.
+/// Where an event lies in its room: 48 bits of milliseconds, 80 bits of randomness, compared as one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(Position);
 

@@ -1,8 +1,8 @@
-//! Which cursor is next in a room. Pure: time and chance are given.
+//! Which cursor is next in a room. Pure: Time and randomness are given.
 //!
 //! What is kept goes into the log, which gives it the next place above its tail or the least one named here
 //! ([`Positions::AtLeast`](tidings_engine::log::Positions::AtLeast)); so its cursor is known when it is durable. What is not
-//! kept, it *lies apart*, gets its cursor here and at once. That must be above all that is on its way to the log, and all that
+//! kept, it *lies ephemeral*, gets its cursor here and at once. That must be above all that is on its way to the log, and all that
 //! sets out later must lie above it.
 //!
 //! In whatever order appends arrive, the last record of them all lies at most as far above the highest least place, or the
@@ -12,7 +12,7 @@ use tidings_model::{Position, Timestamp};
 
 use crate::Cursor;
 
-/// Bits of chance in a fresh cursor: the highest below the milliseconds is clear, so that there is room to count up.
+/// Random bits in a fresh cursor: the highest below the milliseconds is clear, so that there is room to count up.
 const CHANCE_BITS: u32 = 79;
 
 /// Where the next cursors of a room lie.
@@ -21,52 +21,52 @@ pub struct Generator {
     /// The highest of: where something lies, where it may begin, just below.
     peak: Position,
     /// Records on their way to the log.
-    under_way: u64,
-    /// The last that was given to what lies apart.
-    apart: Position,
+    in_flight: u64,
+    /// The last that was given to ephemeral events.
+    ephemeral: Position,
 }
 
 impl Generator {
-    /// For a room whose log ends here, and in which what lies apart may have been given cursors up to the other.
+    /// For a room whose log ends here, and in which ephemeral events may have been given cursors up to the other.
     pub fn new(tail: Position, reserved: Position) -> Self {
-        Self { peak: tail.max(reserved), under_way: 0, apart: reserved }
+        Self { peak: tail.max(reserved), in_flight: 0, ephemeral: reserved }
     }
 
     /// No cursor is above this, and none that is on its way to the log will be.
     pub fn bound(&self) -> Cursor {
-        Cursor::at(self.peak.further(self.under_way).unwrap_or(Position::MAX))
+        Cursor::at(self.peak.further(self.in_flight).unwrap_or(Position::MAX))
     }
 
     /// So many records set out for the log. Returns the least place of the first.
-    pub fn set_out(&mut self, records: u64, now: Timestamp, chance: impl FnOnce() -> u128) -> Position {
-        let least = match self.fresh(now, chance) {
+    pub fn set_out(&mut self, records: u64, now: Timestamp, rng: impl FnOnce() -> u128) -> Position {
+        let least = match self.fresh(now, rng) {
             Some(fresh) => {
                 self.peak = Position::new(fresh.get() - 1);
                 fresh
             }
-            // Just above the tail, and above what lies apart.
-            None => self.apart.further(1).unwrap_or(Position::MAX),
+            // Just above the tail, and above ephemeral events.
+            None => self.ephemeral.further(1).unwrap_or(Position::MAX),
         };
-        self.under_way = self.under_way.saturating_add(records);
+        self.in_flight = self.in_flight.saturating_add(records);
         least
     }
 
     /// They have arrived, the last of them here, or they never will.
     pub fn arrive(&mut self, records: u64, last: Option<Position>) {
-        self.under_way = self.under_way.saturating_sub(records);
+        self.in_flight = self.in_flight.saturating_sub(records);
         self.peak = self.peak.max(last.unwrap_or_default());
     }
 
-    /// Gives cursors, one after the other, to some that lie apart. Returns the first, or none, and gives none, if the last
+    /// Gives cursors, one after the other, to ephemeral events. Returns the first, or none, and gives none, if the last
     /// would be above the highest that may be given.
-    pub fn lay_apart(
+    pub fn add_ephemeral(
         &mut self,
         count: u64,
         now: Timestamp,
-        chance: impl FnOnce() -> u128,
+        rng: impl FnOnce() -> u128,
         reserved: Position,
     ) -> Option<Position> {
-        let first = match self.fresh(now, chance) {
+        let first = match self.fresh(now, rng) {
             Some(fresh) => fresh,
             None => self.bound().position().further(1)?,
         };
@@ -74,15 +74,15 @@ impl Generator {
         if last > reserved {
             return None;
         }
-        (self.apart, self.peak) = (last, last);
+        (self.ephemeral, self.peak) = (last, last);
         Some(first)
     }
 
     /// A cursor of this millisecond, if it is later than all there are.
-    fn fresh(&self, now: Timestamp, chance: impl FnOnce() -> u128) -> Option<Position> {
+    fn fresh(&self, now: Timestamp, rng: impl FnOnce() -> u128) -> Option<Position> {
         let first = Cursor::first_of(now);
         let is_later = first.millis() > self.bound().millis();
-        is_later.then(|| Position::new(first.position().get() | (chance() & ((1 << CHANCE_BITS) - 1))))
+        is_later.then(|| Position::new(first.position().get() | (rng() & ((1 << CHANCE_BITS) - 1))))
     }
 }
 
@@ -95,9 +95,9 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
     const TOP: u128 = (1 << CHANCE_BITS) - 1;
 
-    fn next(generator: &mut Generator, now: Timestamp, chance: u128) -> Position {
+    fn next(generator: &mut Generator, now: Timestamp, rng: u128) -> Position {
         let tail = generator.peak;
-        let place = generator.set_out(1, now, || chance).max(tail.further(1).expect("room"));
+        let place = generator.set_out(1, now, || rng).max(tail.further(1).expect("room"));
         generator.arrive(1, Some(place));
         place
     }
@@ -110,11 +110,7 @@ mod tests {
         for n in 1..1_000_000u64 {
             assert_eq!(Some(next(&mut generator, NOW, 0)), first.further(n));
         }
-        assert_eq!(
-            Cursor::at(generator.peak).millis(),
-            NOW.as_millis(),
-            "the highest bit of chance was clear"
-        );
+        assert_eq!(Cursor::at(generator.peak).millis(), NOW.as_millis(), "the highest bit of rng was clear");
     }
 
     #[test]
@@ -148,7 +144,7 @@ mod tests {
     fn at_the_very_top_nothing_is_given_twice() {
         let mut generator = Generator::new(Position::MAX, Position::ZERO);
         assert_eq!(generator.bound().position(), Position::MAX);
-        assert_eq!(generator.lay_apart(1, NOW, || 0, Position::MAX), None);
+        assert_eq!(generator.add_ephemeral(1, NOW, || 0, Position::MAX), None);
         generator.set_out(3, NOW, || 0);
         assert_eq!(generator.bound().position(), Position::MAX);
     }
@@ -185,11 +181,11 @@ mod tests {
     }
 
     /// An append between the generator and the log.
-    struct UnderWay {
+    struct InFlight {
         records: u64,
         least: Position,
-        /// What was given to those that lay apart before it set out.
-        apart: Position,
+        /// What was given to those that lay ephemeral before it set out.
+        ephemeral: Position,
         landed: Option<Option<Position>>,
     }
 
@@ -199,32 +195,32 @@ mod tests {
             steps in prop::collection::vec(step(), 1..200),
             seed: u64,
         ) {
-            let mut chance = seed;
+            let mut rng = seed;
             // Small numbers now and then, so that there are collisions to be found.
             let mut draw = || {
-                chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1);
-                u128::from(chance >> 33) % 7
+                rng = rng.wrapping_mul(6364136223846793005).wrapping_add(1);
+                u128::from(rng >> 33) % 7
             };
             let (mut tail, mut reserved, mut now) = (Position::ZERO, Position::ZERO, 1000i64);
             let mut generator = Generator::new(tail, reserved);
-            let mut under_way: Vec<UnderWay> = Vec::new();
+            let mut in_flight: Vec<InFlight> = Vec::new();
             let mut given = BTreeSet::new();
-            let mut apart = Position::ZERO;
+            let mut ephemeral = Position::ZERO;
             for step in steps {
                 let moment = Timestamp::from_millis(now as u64);
                 match step {
                     Step::SetOut(records) => {
                         let least = generator.set_out(records, moment, &mut draw);
-                        under_way.push(UnderWay { records, least, apart, landed: None });
+                        in_flight.push(InFlight { records, least, ephemeral, landed: None });
                     }
                     Step::Commit { which, made } => {
-                        let open: Vec<_> = under_way.iter_mut().filter(|one| one.landed.is_none()).collect();
+                        let open: Vec<_> = in_flight.iter_mut().filter(|one| one.landed.is_none()).collect();
                         if open.is_empty() { continue }
                         let at = which.index(open.len());
                         let one = open.into_iter().nth(at).expect("there");
                         if !made { one.landed = Some(None); continue }
                         let first = one.least.max(tail.further(1).expect("room"));
-                        prop_assert!(first > one.apart, "above what lay apart before it set out");
+                        prop_assert!(first > one.ephemeral, "above what lay ephemeral before it set out");
                         for n in 0..one.records {
                             let place = first.further(n).expect("room");
                             prop_assert!(given.insert(place), "{place:?} was given before");
@@ -234,35 +230,35 @@ mod tests {
                         prop_assert!(Cursor::at(tail) <= generator.bound());
                     }
                     Step::Arrive(which) => {
-                        let landed: Vec<_> = (0..under_way.len()).filter(|&at| under_way[at].landed.is_some()).collect();
+                        let landed: Vec<_> = (0..in_flight.len()).filter(|&at| in_flight[at].landed.is_some()).collect();
                         if landed.is_empty() { continue }
-                        let one = under_way.remove(landed[which.index(landed.len())]);
+                        let one = in_flight.remove(landed[which.index(landed.len())]);
                         generator.arrive(one.records, one.landed.expect("landed"));
                     }
                     Step::LayApart(count) => {
-                        let first = match generator.lay_apart(count, moment, &mut draw, reserved) {
+                        let first = match generator.add_ephemeral(count, moment, &mut draw, reserved) {
                             Some(first) => first,
                             None => {
                                 let highest = generator.bound().max(Cursor::first_of(moment));
                                 reserved = Cursor::first_of(Timestamp::from_millis(highest.millis() + 4)).position();
-                                generator.lay_apart(count, moment, &mut draw, reserved).expect("reserved")
+                                generator.add_ephemeral(count, moment, &mut draw, reserved).expect("reserved")
                             }
                         };
-                        prop_assert!(first > apart && first > tail);
+                        prop_assert!(first > ephemeral && first > tail);
                         // Whatever comes of those under way, they stay below.
-                        let open: Vec<_> = under_way.iter().filter(|one| one.landed.is_none()).collect();
+                        let open: Vec<_> = in_flight.iter().filter(|one| one.landed.is_none()).collect();
                         let highest = open.iter().map(|one| one.least.get() - 1).max().unwrap_or(0).max(tail.get());
                         let records: u64 = open.iter().map(|one| one.records).sum();
                         prop_assert!(highest + u128::from(records) < first.get());
                         for n in 0..count {
-                            apart = first.further(n).expect("room");
-                            prop_assert!(given.insert(apart), "{apart:?} was given before");
+                            ephemeral = first.further(n).expect("room");
+                            prop_assert!(given.insert(ephemeral), "{ephemeral:?} was given before");
                         }
                     }
                     Step::Clock(by) => now = (now + by).max(1),
                     Step::Restart => {
-                        under_way.clear();
-                        apart = reserved;
+                        in_flight.clear();
+                        ephemeral = reserved;
                         generator = Generator::new(tail, reserved);
                     }
                 }

@@ -2,8 +2,8 @@
 //!
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
 //! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to), [`write`](mod@write)
-//! with `answers` (what a repeated request is told) and [`read`]; then [`members`] with `seats` (who may hear it, until when),
-//! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`visits`] (who comes too often) and [`table`]
+//! with `idempotency` (what a repeated request is told) and [`read`]; then [`members`] with `leases` (who may hear it, until when),
+//! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`reader_limits`] (who comes too often) and [`table`]
 //! with [`store`] (what is stored, and the contract a store keeps for it).
 //!
 //! Invariants: cursors of a room only grow, over all kinds of events, whatever the clock does and however often the server
@@ -12,35 +12,35 @@
 //! Not here: SSE, WebSocket, status codes (`api`); records and their order (`engine::log`).
 
 mod active;
-mod answers;
 mod clock_guard;
 mod counts;
 pub mod cursor;
 mod error;
 pub mod event;
 pub mod generator;
+mod idempotency;
+mod leases;
 pub mod members;
 pub mod read;
+pub mod reader_limits;
 mod registry;
 mod rooms;
-mod seats;
 pub mod seen;
 pub mod store;
 pub mod sweep;
 pub mod table;
-pub mod visits;
 pub mod write;
 
 pub use cursor::{Cursor, InvalidCursor};
 pub use error::RoomError;
 pub use event::{BadEvent, Event, Kind, NewEvent};
+pub use leases::MembershipLease;
 pub use members::{Member, Members};
 pub use read::Bounds;
+pub use reader_limits::{ReaderKey, ReaderLimits, ReaderPermit};
 pub use rooms::{Capacity, Options, Room, Rooms};
-pub use seats::Seat;
-pub use seen::Seen;
+pub use seen::SeenCursors;
 pub use store::Store;
 pub use sweep::Swept;
 pub use table::{Change, Declined, Table};
-pub use visits::{Visit, VisitKey, Visits};
 pub use write::Written;

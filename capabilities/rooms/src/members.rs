@@ -9,7 +9,7 @@ use tidings_model::{LogId, Position, ProjectId, RoomId, UserId, limits};
 use crate::rooms::Inner;
 use crate::store::{MemberChange, Removal};
 use crate::table::{Change, Row};
-use crate::{Cursor, Room, RoomError, Rooms, Seat};
+use crate::{Cursor, MembershipLease, Room, RoomError, Rooms};
 
 /// How often a change that met another tries again.
 const ATTEMPTS: usize = 16;
@@ -53,7 +53,7 @@ impl Rooms {
                 Some(found) => {
                     let changing = self.inner.clone().change(found.log, add.clone(), remove.clone());
                     // In a task of its own: if the caller goes away it may still be made, and until it is known whether
-                    // it was nobody who leaves may take a seat.
+                    // it was nobody who leaves may take a lease.
                     let changing = tokio::spawn(changing);
                     changing.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
                 }
@@ -85,10 +85,10 @@ impl Rooms {
         Ok(joined.map(|joined| Member { joined: Cursor::at(joined) }))
     }
 
-    /// Takes a seat in a room, which holds as long as the user is a member. First the seat, then [`Rooms::member`]: who is
+    /// Takes a lease in a room, which holds as long as the user is a member. First the lease, then [`Rooms::member`]: who is
     /// removed in between is noticed by one or the other.
-    pub fn attend(&self, room: &Room, user: &UserId) -> Seat {
-        self.inner.seats.take(room.log, user)
+    pub fn attend(&self, room: &Room, user: &UserId) -> MembershipLease {
+        self.inner.leases.take(room.log, user)
     }
 
     /// Ends all rooms of a project that is removed, many in one commit.
@@ -109,7 +109,7 @@ impl Rooms {
                 Err(error) => return Err(error),
             }
             for &log in &logs {
-                self.inner.seats.clear(log);
+                self.inner.leases.clear(log);
             }
             self.inner.let_go(&logs);
         }
@@ -159,10 +159,10 @@ impl Inner {
             active = self.active(log).await?;
             Some(active.appending.write().await)
         };
-        // Before: whoever leaves its seats is disturbed, also if nothing comes of it.
+        // Before: whoever leaves its leases is disturbed, also if nothing comes of it.
         let wanted = MemberChange { add: &add, remove: &remove, most };
         self.store.judge_members(log, wanted).await?.map_err(CommitError::Declined)?;
-        let leaving = self.seats.leave(log, &remove);
+        let leaving = self.leases.leave(log, &remove);
         let joined = self.store.status(log).await?.tail;
         self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await?;
         leaving.removed();

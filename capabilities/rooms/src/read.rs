@@ -94,12 +94,12 @@ impl Inner {
     }
 
     async fn oldest(&self, log: LogId, floor: Position) -> Result<Option<Position>, RoomError> {
-        let stretch = self.stretch(log, Span { records: 1, ..Span::after(floor) }).await?;
-        Ok(stretch.page.records.first().map(|record| record.position))
+        let range = self.range(log, Span { records: 1, ..Span::after(floor) }).await?;
+        Ok(range.page.records.first().map(|record| record.position))
     }
 
     /// Events in order without those that are left out; only none if there are no more in the span.
-    async fn stretch(&self, log: LogId, span: Span) -> Result<Stretch, ReadError> {
+    async fn range(&self, log: LogId, span: Span) -> Result<LogRange, ReadError> {
         let mut after = span.after;
         loop {
             let mut page = self.store.read(log, Span { after, ..span }).await?;
@@ -111,7 +111,7 @@ impl Inner {
                 page.records.retain(|record| !is_among(record.position, &found.collapsed));
             }
             if whole || !page.records.is_empty() {
-                return Ok(Stretch { page, last, whole });
+                return Ok(LogRange { page, last, whole });
             }
             after = last;
         }
@@ -119,7 +119,7 @@ impl Inner {
 }
 
 /// Consecutive events, as far as they are not left out.
-struct Stretch {
+struct LogRange {
     page: Page,
     /// Up to here everything was read.
     last: Position,
@@ -140,8 +140,8 @@ struct Reading {
 impl Source for Reading {
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move {
-            let stretch = self.inner.stretch(self.log, span).await;
-            stretch.map(|stretch| stretch.page).map_err(Lost::from)
+            let range = self.inner.range(self.log, span).await;
+            range.map(|range| range.page).map_err(Lost::from)
         }
         .boxed()
     }
@@ -151,16 +151,16 @@ impl Source for Reading {
             let active = self.inner.active(self.log).await.map_err(lost)?;
             // Before the log: all that lies below it is there by now.
             let told = active.told();
-            let Stretch { mut page, last, whole } =
-                self.inner.stretch(self.log, span).await.map_err(Lost::from)?;
-            // After the log: what lies apart below a record that was read is heard now or never, whether its writer and
+            let LogRange { mut page, last, whole } =
+                self.inner.range(self.log, span).await.map_err(Lost::from)?;
+            // After the log: ephemeral events below a record that was read is heard now or never, whether its writer and
             // those it waits for know yet or not. It is all there: whoever gets a cursor from now on gets one above that
             // record, and so does everything that has not landed.
             let through = if whole { told.max(last) } else { last };
-            let apart = active.hear(&self.inner, self.log, (span.after, through), last);
-            if let Some(last) = apart.last() {
+            let ephemeral = active.hear(&self.inner, self.log, (span.after, through), last);
+            if let Some(last) = ephemeral.last() {
                 page.status.tail = page.status.tail.max(last.position);
-                page.records = merge(std::mem::take(&mut page.records), apart);
+                page.records = merge(std::mem::take(&mut page.records), ephemeral);
             }
             Ok(page)
         }

@@ -156,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// Lets go of what lies apart for so long that everybody has heard it.
+    /// Lets go of ephemeral events for so long that everybody has heard it.
     pub(crate) fn forget_typing(&self) {
         let before = self.now() - limits::TYPING_KEPT;
         self.active.lock().typed_in.retain(|_, active| active.forget_recent(before));
@@ -168,12 +168,16 @@ mod tests {
     use super::*;
     use crate::store::Found;
     use std::cell::Cell;
-    use tidings_engine::log::{Status, Weight};
+    use tidings_engine::log::{LogTotals, Status};
     use tidings_model::Position;
 
     fn active() -> Arc<Active> {
-        let status =
-            Status { tail: Position::ZERO, floor: Position::ZERO, closed: false, total: Weight::default() };
+        let status = Status {
+            tail: Position::ZERO,
+            floor: Position::ZERO,
+            closed: false,
+            total: LogTotals::default(),
+        };
         Arc::new(Active::new(&Found {
             reserved: Position::ZERO,
             collapsed: Arc::default(),

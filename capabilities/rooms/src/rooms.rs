@@ -3,17 +3,17 @@ use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::log::{Commit, CommitError, Committed, StoreError};
-use tidings_engine::{Bus, Chance, Clock, Metrics};
+use tidings_engine::{Bus, Clock, Metrics, Rng};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
 use tokio::sync::OnceCell;
 
-use crate::answers::Answers;
 use crate::clock_guard::ClockGuard;
 use crate::counts::Counts;
+use crate::idempotency::IdempotencyCache;
+use crate::leases::MembershipLeases;
+use crate::reader_limits::ReaderLimits;
 use crate::registry::ActiveRooms;
-use crate::seats::Seats;
-use crate::seen::Noted;
-use crate::visits::Visits;
+use crate::seen::PendingReceipts;
 use crate::{Change, Declined, Store};
 
 /// The rooms of a server. Clones are the same rooms.
@@ -27,7 +27,7 @@ pub(crate) struct Inner {
     pub(crate) bus: Bus,
     pub(crate) channels: Channels,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) chance: Arc<Chance>,
+    pub(crate) rng: Arc<Rng>,
     pub(crate) options: Options,
     pub(crate) epoch: u64,
     /// Whether the epoch is ours; unknown until it could be written down.
@@ -35,10 +35,10 @@ pub(crate) struct Inner {
     pub(crate) counts: Counts,
     pub(crate) guard: ClockGuard,
     pub(crate) active: ActiveRooms,
-    pub(crate) answers: Answers,
-    pub(crate) seats: Seats,
-    pub(crate) noted: Noted,
-    pub(crate) visits: Visits,
+    pub(crate) idempotency: IdempotencyCache,
+    pub(crate) leases: MembershipLeases,
+    pub(crate) pending_receipts: PendingReceipts,
+    pub(crate) reader_limits: ReaderLimits,
 }
 
 /// A room that is there.
@@ -90,7 +90,7 @@ pub struct Capacity {
     pub collapse_keys: usize,
     /// See [`limits::COLLAPSED_PER_ROOM`].
     pub collapsed_per_room: usize,
-    /// See [`limits::NOTED_SEEN`].
+    /// See [`limits::PENDING_RECEIPTS`].
     pub noted_seen: usize,
 }
 
@@ -100,7 +100,7 @@ impl Default for Capacity {
             active_rooms: limits::ACTIVE_ROOMS,
             collapse_keys: limits::COLLAPSE_KEYS,
             collapsed_per_room: limits::COLLAPSED_PER_ROOM,
-            noted_seen: limits::NOTED_SEEN,
+            noted_seen: limits::PENDING_RECEIPTS,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Rooms {
         store: Arc<dyn Store>,
         bus: Bus,
         clock: Arc<dyn Clock>,
-        chance: Arc<Chance>,
+        rng: Arc<Rng>,
         options: Options,
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
@@ -147,18 +147,18 @@ impl Rooms {
                 channels: Channels::new(bus.clone(), rings),
                 store,
                 bus,
-                visits: Visits::new(chance.clone(), options.max_streams_per_user),
+                reader_limits: ReaderLimits::new(rng.clone(), options.max_streams_per_user),
                 guard: ClockGuard::new(&*clock),
                 clock,
-                chance,
+                rng,
                 options,
                 epoch,
                 ours: Arc::new(ours),
                 counts: Counts::new(metrics),
                 active: ActiveRooms::default(),
-                answers: Answers::default(),
-                seats: Seats::default(),
-                noted: Noted::default(),
+                idempotency: IdempotencyCache::default(),
+                leases: MembershipLeases::default(),
+                pending_receipts: PendingReceipts::default(),
             }),
         })
     }
@@ -184,8 +184,8 @@ impl Rooms {
     }
 
     /// What is remembered of readers beside what they read.
-    pub fn visits(&self) -> &Visits {
-        &self.inner.visits
+    pub fn reader_limits(&self) -> &ReaderLimits {
+        &self.inner.reader_limits
     }
 
     /// The room of that name, if there is one.

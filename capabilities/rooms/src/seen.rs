@@ -19,12 +19,12 @@ const RENEWED_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// How far a user has seen a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenCursors {
     /// On each device, and when that was told.
     pub devices: BTreeMap<DeviceId, (Cursor, Timestamp)>,
 }
 
-impl Seen {
+impl SeenCursors {
     /// How far on a device, or on that which has seen most.
     pub fn last(&self, device: Option<&DeviceId>) -> Option<Cursor> {
         match device {
@@ -36,7 +36,7 @@ impl Seen {
 
 /// What was noted and is not written yet.
 #[derive(Default)]
-pub(crate) struct Noted {
+pub(crate) struct PendingReceipts {
     notes: Mutex<Notes>,
     /// Notes are written by one at a time, and not while somebody goes back: they would undo that.
     writing: tokio::sync::Mutex<()>,
@@ -89,7 +89,7 @@ impl Notes {
     }
 }
 
-impl Noted {
+impl PendingReceipts {
     fn lock(&self) -> MutexGuard<'_, Notes> {
         self.notes.lock().expect("nobody panics while holding the notes")
     }
@@ -113,8 +113,8 @@ impl Rooms {
         let key = (room.log, user.clone(), device.clone());
         let seen = (cursor.position(), inner.clock.now());
         if force {
-            let _writing = inner.noted.writing.lock().await;
-            inner.noted.lock().forget(&key, None);
+            let _writing = inner.pending_receipts.writing.lock().await;
+            inner.pending_receipts.lock().forget(&key, None);
             inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
         } else if inner.is_news(&key, seen).await? {
             // Without waiting for others: the highest counts in whatever order they come, and many share a commit.
@@ -138,15 +138,22 @@ impl Rooms {
         let key = (room.log, user.clone(), device.clone());
         let (seen, most) =
             ((cursor.position(), self.inner.clock.now()), self.inner.options.capacity.noted_seen);
-        if !self.inner.noted.lock().note(key, seen, most) {
+        if !self.inner.pending_receipts.lock().note(key, seen, most) {
             self.inner.counts.seen_dropped.count();
         }
     }
 
     /// How far a user has seen a room, also what is only noted.
-    pub async fn seen(&self, room: &Room, user: &UserId) -> Result<Seen, RoomError> {
+    pub async fn seen(&self, room: &Room, user: &UserId) -> Result<SeenCursors, RoomError> {
         // First the notes: one that is written in between is in the store by then.
-        let noted = self.inner.noted.lock().users.get(&(room.log, user.clone())).cloned().unwrap_or_default();
+        let noted = self
+            .inner
+            .pending_receipts
+            .lock()
+            .users
+            .get(&(room.log, user.clone()))
+            .cloned()
+            .unwrap_or_default();
         let stored = self.inner.store.seen(room.log, user).await?;
         let mut devices = stored.map(|stored| stored.as_ref().clone()).unwrap_or_default();
         if !noted.is_empty() {
@@ -157,14 +164,14 @@ impl Rooms {
             }
         }
         let shown = |(device, (through, at))| (device, (Cursor::at(through), at));
-        Ok(Seen { devices: devices.into_iter().map(shown).collect() })
+        Ok(SeenCursors { devices: devices.into_iter().map(shown).collect() })
     }
 
     /// Writes what was noted.
-    pub async fn write_noted(&self) -> Result<(), StoreError> {
+    pub async fn write_pending_receipts(&self) -> Result<(), StoreError> {
         let inner = &self.inner;
-        let _writing = inner.noted.writing.lock().await;
-        let notes = inner.noted.lock().all();
+        let _writing = inner.pending_receipts.writing.lock().await;
+        let notes = inner.pending_receipts.lock().all();
         for some in notes.chunks(WRITTEN_AT_ONCE) {
             let mut commit = Commit::new();
             for (key, seen) in some {
@@ -182,7 +189,7 @@ impl Rooms {
                     Err(CommitError::Declined(_) | CommitError::Refused(_)) => {}
                 }
             }
-            let mut notes = inner.noted.lock();
+            let mut notes = inner.pending_receipts.lock();
             for (key, seen) in some {
                 notes.forget(key, Some(*seen));
             }

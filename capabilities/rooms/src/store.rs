@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{Commits, HoldsTables, Status, StoreError};
+use tidings_engine::log::{Commits, ReadsTable, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, RoomId, Timestamp, UserId};
 
 use crate::table::{Declined, Devices, Table};
@@ -136,9 +136,9 @@ pub struct Silent {
     pub last: Option<(LogId, UserId)>,
 }
 
-impl<S: HoldsTables<Table>> Store for S {
+impl<S: ReadsTable<Table>> Store for S {
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.epoch()))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.epoch()))).boxed()
     }
 
     fn room<'a>(
@@ -146,11 +146,11 @@ impl<S: HoldsTables<Table>> Store for S {
         project: &'a ProjectId,
         id: &'a RoomId,
     ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.room(project, id)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.room(project, id)))).boxed()
     }
 
     fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, status| table.found(log, status)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, status| table.found(log, status)))).boxed()
     }
 
     fn member<'a>(
@@ -158,7 +158,7 @@ impl<S: HoldsTables<Table>> Store for S {
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Position>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.member(log, user)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.member(log, user)))).boxed()
     }
 
     fn members<'a>(
@@ -167,7 +167,7 @@ impl<S: HoldsTables<Table>> Store for S {
         after: Option<&'a UserId>,
         most: usize,
     ) -> BoxFuture<'a, Result<Option<MemberPage>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.members(log, after, most)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.members(log, after, most)))).boxed()
     }
 
     fn judge_members<'a>(
@@ -175,7 +175,7 @@ impl<S: HoldsTables<Table>> Store for S {
         log: LogId,
         change: MemberChange<'a>,
     ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.judge_members(log, change)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.judge_members(log, change)))).boxed()
     }
 
     fn old<'a>(
@@ -184,11 +184,11 @@ impl<S: HoldsTables<Table>> Store for S {
         after: Option<Old>,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Old>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.old(through, after, most)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.old(through, after, most)))).boxed()
     }
 
     fn reacted(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.reacted(after, most)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.reacted(after, most)))).boxed()
     }
 
     fn rooms_of<'a>(
@@ -196,7 +196,7 @@ impl<S: HoldsTables<Table>> Store for S {
         project: &'a ProjectId,
         most: Removal,
     ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.rooms_of(project, most)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.rooms_of(project, most)))).boxed()
     }
 
     fn seen<'a>(
@@ -204,7 +204,7 @@ impl<S: HoldsTables<Table>> Store for S {
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.seen(log, user).cloned()))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.seen(log, user).cloned()))).boxed()
     }
 
     fn silent<'a>(
@@ -213,6 +213,6 @@ impl<S: HoldsTables<Table>> Store for S {
         before: Timestamp,
         most: usize,
     ) -> BoxFuture<'a, Result<Silent, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.silent(after, before, most)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.silent(after, before, most)))).boxed()
     }
 }

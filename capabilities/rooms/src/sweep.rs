@@ -67,7 +67,7 @@ impl Rooms {
         loop {
             self.inner.clock.sleep(WRITE_INTERVAL).await;
             self.inner.forget_typing();
-            if let Err(error) = self.write_noted().await {
+            if let Err(error) = self.write_pending_receipts().await {
                 tracing::warn!(%error, "could not write how far somebody has seen a room; trying again later");
             }
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidings_engine::log::{self, SnapshotMap, Status, Tables};
+use tidings_engine::log::{self, SnapshotMap, StateMachine, Status};
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
 
 use crate::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
@@ -434,10 +434,10 @@ impl Table {
     }
 }
 
-impl Tables for Table {
+impl StateMachine for Table {
     type Change = Change;
 
-    fn judge(&self, change: &Change) -> Result<(), Declined> {
+    fn validate(&self, change: &Change) -> Result<(), Declined> {
         let there = |log: &LogId| {
             if self.rows.contains_key(log) { Ok(()) } else { Err(Declined::NoSuchRoom) }
         };

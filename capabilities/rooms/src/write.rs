@@ -10,8 +10,8 @@ use tidings_engine::log::{
 };
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, UserId, limits};
 
-use crate::active::{Active, Marks, UnderWay};
-use crate::answers::Answer;
+use crate::active::{Active, InFlight, Marks};
+use crate::idempotency::Answer;
 use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 use tidings_engine::DetachOnDrop;
@@ -50,8 +50,8 @@ impl Rooms {
         let producer = producer.map(|producer| of_user(user, producer));
         let active = inner.active(room.log).await?;
         let now = inner.now();
-        let (kept, apart): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
-        if !kept.is_empty() && !apart.is_empty() {
+        let (kept, ephemeral): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
+        if !kept.is_empty() && !ephemeral.is_empty() {
             // Before: when the others are written there should be nothing left that can fail.
             inner.reserve(room.log, &active, FOR_A_WHILE).await?;
         }
@@ -67,23 +67,24 @@ impl Rooms {
                 Landed::Before(events) => return Ok(Written { events, duplicate: true }),
             }
         }
-        let mut apart_at = Vec::new();
-        if !apart.is_empty() {
-            apart_at = match (inner.lay_apart(room.log, &active, &apart, now).await, kept_at.last()) {
-                (Ok(first), _) => places(first, apart.len()),
-                // Whoever is told that it failed writes all of it again, and the rest is written.
-                (Err(error), Some(&last)) => {
-                    tracing::debug!(%error, "could not tell anybody that somebody is typing");
-                    inner.counts.typing_dropped.add(apart.len() as u64);
-                    vec![last; apart.len()]
-                }
-                (Err(error), None) => return Err(error),
-            };
+        let mut ephemeral_at = Vec::new();
+        if !ephemeral.is_empty() {
+            ephemeral_at =
+                match (inner.add_ephemeral(room.log, &active, &ephemeral, now).await, kept_at.last()) {
+                    (Ok(first), _) => places(first, ephemeral.len()),
+                    // Whoever is told that it failed writes all of it again, and the rest is written.
+                    (Err(error), Some(&last)) => {
+                        tracing::debug!(%error, "could not tell anybody that somebody is typing");
+                        inner.counts.typing_dropped.add(ephemeral.len() as u64);
+                        vec![last; ephemeral.len()]
+                    }
+                    (Err(error), None) => return Err(error),
+                };
         }
-        inner.counts.written(apart.iter().map(|event| event.kind));
-        let (mut kept_at, mut apart_at) = (kept_at.into_iter(), apart_at.into_iter());
+        inner.counts.written(ephemeral.iter().map(|event| event.kind));
+        let (mut kept_at, mut ephemeral_at) = (kept_at.into_iter(), ephemeral_at.into_iter());
         let place = |event: &NewEvent| {
-            let places = if event.kind.is_durable() { &mut kept_at } else { &mut apart_at };
+            let places = if event.kind.is_durable() { &mut kept_at } else { &mut ephemeral_at };
             (places.next().expect("each event has a place"), now)
         };
         Ok(Written { events: events.iter().map(place).collect(), duplicate: false })
@@ -143,7 +144,7 @@ impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
         // If the caller goes away the commit may still be made. What follows from it is then done all the same, and until it
-        // is known whether it was made nothing that lies apart may be shown behind it.
+        // is known whether it was made nothing that lies ephemeral may be shown behind it.
         match (DetachOnDrop::new(self.commit(inner.clone())).await, producer) {
             (Ok(appended), _) => Ok(Landed::Now(appended)),
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
@@ -157,7 +158,7 @@ impl Appending {
         let Self { log, active, kinds, payloads, producer, now } = self;
         let _appending = active.appending.read().await;
         let count = payloads.len();
-        let (least, under_way) = UnderWay::set_out(&inner, log, active.clone(), count as u64, now);
+        let (least, in_flight) = InFlight::set_out(&inner, log, active.clone(), count as u64, now);
         let append = Append {
             positions: Positions::AtLeast(least),
             conditions: Conditions { producer: producer.clone(), ..Conditions::default() },
@@ -166,11 +167,11 @@ impl Appending {
         let marks = Marks { kept: true, reacted: kinds.contains(&Kind::Reaction) };
         let commit = marking(Commit::new().with(append), log, active.marks(), marks, now);
         let appended = inner.commit(commit).await?.appended();
-        under_way.arrived(appended.last);
+        in_flight.arrived(appended.last);
         active.marked(marks);
         inner.counts.written(kinds);
         if let Some(producer) = producer {
-            inner.answers.remember(log, &producer, Answer { first: appended.first, count, at: now });
+            inner.idempotency.remember(log, &producer, Answer { first: appended.first, count, at: now });
         }
         Ok(appended)
     }
@@ -196,7 +197,7 @@ fn marking(
 
 impl Inner {
     /// Tells events to those who are there. Returns where the first lies, when nothing below it is on its way any more.
-    async fn lay_apart(
+    async fn add_ephemeral(
         &self,
         log: LogId,
         active: &Arc<Active>,
@@ -215,7 +216,7 @@ impl Inner {
                 origin: None,
                 boundary: Boundary::Last,
             };
-            if let Some(first) = active.lay_apart(self, log, now, events.len(), record) {
+            if let Some(first) = active.add_ephemeral(self, log, now, events.len(), record) {
                 let last = first.further(events.len() as u64 - 1).unwrap_or(Position::MAX);
                 active.until_told(last).await;
                 return Ok(first);

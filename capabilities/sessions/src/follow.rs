@@ -1,6 +1,6 @@
 //! The follower: delivers what publishes left to later, in order, each session once, whatever happens in between.
 //!
-//! One task for all sources. It knows which may have something left ([`Behind`](crate::behind)); what is left is what lies
+//! One task for all sources. It knows which may have something left ([`Backlog`](crate::backlog)); what is left is what lies
 //! between a source's stored cursor and its tail. Each commit puts some records into some sessions and moves the cursor. If it
 //! fails, nothing of it holds and the source is tried again, while others go on; after a restart the cursor says where to
 //! go on.
@@ -43,7 +43,7 @@ impl Sessions {
     /// Delivers what is left, for ever.
     pub async fn follow(self) {
         // A follower before this one may have been dropped in the middle of its work.
-        self.behind.put_all_back();
+        self.backlog.put_all_back();
         while let Err(error) = self.look_for_more().await {
             tracing::warn!(%error, "could not see what is left to deliver");
             self.clock.sleep(RETRY_AFTER).await;
@@ -52,22 +52,22 @@ impl Sessions {
         let mut resting = Resting::default();
         loop {
             while working.len() < SOURCES_AT_A_TIME
-                && let Some(source) = self.behind.take()
+                && let Some(source) = self.backlog.take()
             {
                 working.push(self.deliver(source).map(move |delivered| (source, delivered)));
             }
             tokio::select! {
                 Some((source, delivered)) = working.next() => match delivered {
-                    Ok(Left::Nothing) => self.behind.finish(source),
+                    Ok(Left::Nothing) => self.backlog.finish(source),
                     // Others get their turn in between.
-                    Ok(Left::More) => self.behind.put_back(source),
+                    Ok(Left::More) => self.backlog.put_back(source),
                     Err(error) => {
-                        self.behind.rest(source);
+                        self.backlog.rest(source);
                         resting.add(source, self.clock.elapsed(), &error);
                     }
                 },
-                source = resting.next(&*self.clock) => self.behind.put_back(source),
-                () = self.behind.more() => {}
+                source = resting.next(&*self.clock) => self.backlog.put_back(source),
+                () = self.backlog.more() => {}
             }
         }
     }
@@ -75,23 +75,23 @@ impl Sessions {
     /// Tells the follower of all that is left. Whoever leaves something tells it; but a publisher that stops waiting while
     /// its commit is made does not.
     pub async fn look_for_more(&self) -> Result<(), SessionError> {
-        self.store.behind().await?.into_iter().for_each(|source| self.behind.add(source));
+        self.store.behind().await?.into_iter().for_each(|source| self.backlog.add(source));
         Ok(())
     }
 
     /// Whether the follower has nothing to do.
     pub fn is_at_rest(&self) -> bool {
-        self.behind.is_empty()
+        self.backlog.is_empty()
     }
 
-    /// Delivers a stretch of a source's records to all who have to hear it, if something is left.
+    /// Delivers a batch of a source's records to all who have to hear it, if something is left.
     pub async fn deliver(&self, log: LogId) -> Result<Left, SessionError> {
         let mut most = Position::MAX;
         for _ in 0..ATTEMPTS {
-            let Some(stretch) = self.next(log, most).await? else { return Ok(Left::Nothing) };
+            let Some(batch) = self.next(log, most).await? else { return Ok(Left::Nothing) };
             // Whoever comes when these records are there need not hear them: so this ends.
-            most = stretch.through;
-            if self.make(log, stretch).await? == Made::Yes {
+            most = batch.through;
+            if self.make(log, batch).await? == Made::Yes {
                 break;
             }
         }
@@ -99,7 +99,7 @@ impl Sessions {
     }
 
     /// What to deliver next: some records, up to this one at most.
-    async fn next(&self, log: LogId, most: Position) -> Result<Option<Stretch>, SessionError> {
+    async fn next(&self, log: LogId, most: Position) -> Result<Option<DeliveryBatch>, SessionError> {
         let Some(source) = self.heard_source(log).await? else { return Ok(None) };
         let Progress::Following { cursor, late } = &source.progress else { return Ok(None) };
         let (cursor, version) = (*cursor, source.version);
@@ -113,33 +113,38 @@ impl Sessions {
         let count = targets.len().min(self.targets_per_commit()).max(1);
         let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(cursor.done) };
         let span = match cursor.is_at_rest() {
-            // Those who came later begin to hear where a stretch ends.
+            // Those who came later begin to hear where a batch ends.
             true => Span { through: first_late.min(most), ..span },
             // What some have got is what all get.
             false => Span { through: cursor.through, bytes: usize::MAX, records: usize::MAX, ..span },
         };
         let Some((through, records)) = self.extent(log, span).await? else { return Ok(None) };
         let through = if cursor.is_at_rest() { through } else { cursor.through };
-        Ok(Some(Stretch { cursor, version, through, records, targets, late }))
+        Ok(Some(DeliveryBatch { cursor, version, through, records, targets, late }))
     }
 
-    /// Gives a stretch to those who have not got it, one commit after the other.
-    async fn make(&self, log: LogId, stretch: Stretch) -> Result<Made, SessionError> {
-        for delivery in stretch.deliveries(self.targets_per_commit()) {
-            if self.commit(log, &stretch, delivery).await? == Made::No {
+    /// Gives a batch to those who have not got it, one commit after the other.
+    async fn make(&self, log: LogId, batch: DeliveryBatch) -> Result<Made, SessionError> {
+        for delivery in batch.deliveries(self.targets_per_commit()) {
+            if self.commit(log, &batch, delivery).await? == Made::No {
                 return Ok(Made::No);
             }
         }
         Ok(Made::Yes)
     }
 
-    async fn commit(&self, log: LogId, stretch: &Stretch, delivery: Delivery) -> Result<Made, SessionError> {
+    async fn commit(
+        &self,
+        log: LogId,
+        batch: &DeliveryBatch,
+        delivery: Delivery,
+    ) -> Result<Made, SessionError> {
         let Delivery { was, now, targets } = delivery;
-        let advance = Change::Advance { source: log, was, now, version: stretch.version };
+        let advance = Change::Advance { source: log, was, now, version: batch.version };
         let mut commit = Commit::new().changing(advance);
         let count = targets.len();
         if count > 0 {
-            let of = Of::Stored { log, after: was.done, through: stretch.through };
+            let of = Of::Stored { log, after: was.done, through: batch.through };
             commit = commit.with(Refer { of, into: targets.into() });
         }
         match self.store.commit(commit).await {
@@ -147,7 +152,7 @@ impl Sessions {
                 for outcome in committed.outcomes {
                     if let Outcome::Referred(referred) = outcome {
                         let reached = count - referred.missing.len() - referred.closed.len();
-                        self.events.delivered_later.add((reached * stretch.records) as u64);
+                        self.events.delivered_later.add((reached * batch.records) as u64);
                         self.remove_stale(log, referred.missing).await;
                     }
                 }
@@ -195,7 +200,7 @@ enum Made {
 }
 
 /// Some records of a source, for those of its subscribers who have not got them.
-struct Stretch {
+struct DeliveryBatch {
     /// Where the follower is.
     cursor: Cursor,
     /// The source's subscribers as they were.
@@ -209,14 +214,14 @@ struct Stretch {
     records: usize,
 }
 
-/// Part of a stretch, for as many as one commit can have.
+/// Part of a batch, for as many as one commit can have.
 struct Delivery {
     was: Cursor,
     now: Cursor,
     targets: Vec<LogId>,
 }
 
-impl Stretch {
+impl DeliveryBatch {
     /// In the order of the subscribers' logs.
     fn deliveries(&self, targets_per_commit: usize) -> impl Iterator<Item = Delivery> + '_ {
         let mut next = Some(self.cursor);

@@ -246,7 +246,7 @@ impl Sessions {
     ) -> Fanout {
         if attempt.mode != Mode::Inline {
             if attempt.mode != Mode::Skipped {
-                self.behind.add(log);
+                self.backlog.add(log);
                 self.events.fanout_queued.took(took);
             }
             return Fanout::left_out(attempt.mode, count);

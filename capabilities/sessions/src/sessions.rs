@@ -6,7 +6,7 @@ use tidings_engine::{Clock, Metrics};
 use tidings_model::{LogId, ProjectId, limits};
 use tidings_streams::Streams;
 
-use crate::behind::Behind;
+use crate::backlog::Backlog;
 use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
 use crate::{SessionError, Store};
@@ -19,7 +19,7 @@ pub struct Sessions {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Arc<Options>,
     pub(crate) events: Arc<Events>,
-    pub(crate) behind: Arc<Behind>,
+    pub(crate) backlog: Arc<Backlog>,
     breakers: Arc<Mutex<HashMap<LogId, Breaker>>>,
     /// Sessions of each project that are being created.
     beginning: Arc<Mutex<HashMap<ProjectId, usize>>>,
@@ -106,7 +106,7 @@ impl Sessions {
             store,
             options: Arc::new(options),
             events: Arc::new(Events::new(metrics)),
-            behind: Arc::default(),
+            backlog: Arc::default(),
             breakers: Arc::default(),
             beginning: Arc::default(),
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tidings_engine::log::{Commit, CommitError, Operation, Weight};
+use tidings_engine::log::{Commit, CommitError, LogTotals, Operation};
 use tidings_model::{LogId, ProjectId, StreamId, Timestamp};
 use tidings_streams::table::Declined as StreamDeclined;
 use tidings_streams::{
-    Change as StreamChange, Expiry, Floor, Found, Life, Owner, Retained, Retention, Stream, StreamError,
-    StreamKey,
+    Change as StreamChange, Expiry, Floor, Found, Owner, Retained, Retention, Stream, StreamError, StreamKey,
+    StreamState,
 };
 
 use crate::table::{Change, Is};
@@ -107,7 +107,7 @@ impl Sessions {
         match committed {
             Ok(_) => {
                 // Somebody who had seen no subscriber yet may have appended meanwhile.
-                self.behind.add(source.stream.log);
+                self.backlog.add(source.stream.log);
                 let expires_at = expiry.from(now).unwrap_or_default();
                 Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
             }
@@ -120,7 +120,7 @@ impl Sessions {
 
     fn new_stream(&self, log: LogId, source: &Stream, now: Timestamp) -> Stream {
         let limits = Retention { age: Some(self.options.keep), ..Retention::default() };
-        let retained = Retained { limits, inherited: Weight::default(), floor: Floor::default() };
+        let retained = Retained { limits, inherited: LogTotals::default(), floor: Floor::default() };
         let expiry = Expiry::Idle(self.options.ttl);
         Stream {
             log,
@@ -130,7 +130,7 @@ impl Sessions {
             created_at: now,
             fork: None,
             forks: 0,
-            life: Life::Active,
+            state: StreamState::Active,
             owner: Owner::Session,
             retained: Some(Box::new(retained)),
         }

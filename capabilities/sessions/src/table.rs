@@ -11,9 +11,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
-use tidings_engine::log::{self, Commits, HoldsTables, SnapshotMap, Status, StoreError, Tables};
+use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, StateMachine, Status, StoreError};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
-use tidings_streams::{Life, Owner, StreamKey};
+use tidings_streams::{Owner, StreamKey, StreamState};
 
 use crate::targets::Targets;
 
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Whether it may hear a source in this form from here on, without forgetting how anything is shown.
-    fn judge(&self, wanted: &Wanted) -> Result<(), Declined> {
+    fn validate(&self, wanted: &Wanted) -> Result<(), Declined> {
         let rows = || self.subscriptions.iter().filter(|row| row.is_needed(wanted.at, wanted.unreadable));
         let Some(row) = rows().find(|row| row.source == wanted.source) else {
             let active = rows().filter(|row| row.state == Hearing::Active).count();
@@ -436,7 +436,7 @@ pub struct Table {
     /// that they do not; the rows are changed a few at a time.
     ended: BTreeMap<LogId, Targets>,
     /// Streams of sessions that can be used, or have expired and are still there.
-    lives: HashMap<LogId, Lifetime, LogHash>,
+    expiries: HashMap<LogId, Lifetime, LogHash>,
     /// The same by when they expire.
     due: BTreeSet<(Timestamp, LogId)>,
     /// The last version of the subscribers of any source. One is never given twice while the process lives, so that a row
@@ -480,8 +480,8 @@ impl Table {
             return Vec::new();
         }
         let lapsed = |log: LogId| {
-            let life = self.lives.get(&log).filter(|life| life.expires_at <= now)?;
-            Some((log, life.key.clone()))
+            let lifetime = self.expiries.get(&log).filter(|lifetime| lifetime.expires_at <= now)?;
+            Some((log, lifetime.key.clone()))
         };
         if source.targets.len() <= FEW_TARGETS {
             return source.targets.iter().filter_map(lapsed).take(limit).collect();
@@ -567,29 +567,29 @@ impl Table {
                 self.set_expiry(*log, None);
             }
             Stream::Create { key, stream } | Stream::Restore { key, stream } => {
-                let is_session = stream.owner == Owner::Session && stream.life == Life::Active;
+                let is_session = stream.owner == Owner::Session && stream.state == StreamState::Active;
                 if let Some(expires_at) = stream.expires_at.filter(|_| is_session) {
                     self.set_expiry(stream.log, Some(Lifetime { key: key.clone(), expires_at }));
                 }
             }
             Stream::Renew { log, expires_at, .. } => {
-                if let Some(life) = self.lives.get(log) {
-                    let expires_at = life.expires_at.max(*expires_at);
-                    let life = Lifetime { key: life.key.clone(), expires_at };
-                    self.set_expiry(*log, Some(life));
+                if let Some(lifetime) = self.expiries.get(log) {
+                    let expires_at = lifetime.expires_at.max(*expires_at);
+                    let lifetime = Lifetime { key: lifetime.key.clone(), expires_at };
+                    self.set_expiry(*log, Some(lifetime));
                 }
             }
             Stream::Expect { .. } | Stream::Trim { .. } => {}
         }
     }
 
-    fn set_expiry(&mut self, session: LogId, life: Option<Lifetime>) {
-        if let Some(before) = self.lives.remove(&session) {
+    fn set_expiry(&mut self, session: LogId, lifetime: Option<Lifetime>) {
+        if let Some(before) = self.expiries.remove(&session) {
             self.due.remove(&(before.expires_at, session));
         }
-        if let Some(life) = life {
-            self.due.insert((life.expires_at, session));
-            self.lives.insert(session, life);
+        if let Some(lifetime) = lifetime {
+            self.due.insert((lifetime.expires_at, session));
+            self.expiries.insert(session, lifetime);
         }
     }
 
@@ -683,7 +683,7 @@ impl Table {
         if known.is_some() != (is == Is::There) || self.sources.contains_key(&session) {
             return Err(Declined::Moved);
         }
-        known.map_or(Ok(()), |known| known.judge(wanted))?;
+        known.map_or(Ok(()), |known| known.validate(wanted))?;
         let full = |row: &Arc<Source>| {
             row.targets.len() >= limits::SUBSCRIBERS_PER_SOURCE && !row.targets.contains(session)
         };
@@ -723,10 +723,10 @@ impl Table {
     }
 }
 
-impl Tables for Table {
+impl StateMachine for Table {
     type Change = Change;
 
-    fn judge(&self, change: &Change) -> Result<(), Declined> {
+    fn validate(&self, change: &Change) -> Result<(), Declined> {
         match change {
             Change::Streams(_) | Change::Unsubscribe { .. } => Ok(()),
             Change::RestoreSource { .. } | Change::RestoreSession { .. } => Ok(()),
@@ -814,17 +814,17 @@ impl Tables for Table {
     }
 }
 
-impl<S: HoldsTables<Table>> Store for S {
+impl<S: ReadsTable<Table>> Store for S {
     fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.source(log).cloned()))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.source(log).cloned()))).boxed()
     }
 
     fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.session(log)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.session(log)))).boxed()
     }
 
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, status| table.behind(status)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, status| table.behind(status)))).boxed()
     }
 
     fn lapsed(
@@ -833,7 +833,7 @@ impl<S: HoldsTables<Table>> Store for S {
         now: Timestamp,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.lapsed(source, now, limit)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.lapsed(source, now, limit)))).boxed()
     }
 }
 

@@ -1,8 +1,8 @@
-//! Appending: one request, judged and durable, or refused with the reason.
+//! Appending: one request, validated and durable, or refused with the reason.
 
 use bytes::Bytes;
 use tidings_engine::log::{
-    Append, Commit, CommitError, Committed, Conditions, Positions, Refusal, Then, Weight,
+    Append, Commit, CommitError, Committed, Conditions, LogTotals, Positions, Refusal, Then,
 };
 use tidings_model::{Position, Producer};
 
@@ -86,7 +86,7 @@ impl Streams {
         prepared.finish(committed)
     }
 
-    /// Judges what a client sent by the stream that was found, and makes a commit of it.
+    /// Validates what a client sent by the stream that was found, and makes a commit of it.
     pub async fn prepare(
         &self,
         key: &StreamKey,
@@ -123,10 +123,10 @@ impl Prepared {
     }
 
     /// How much it adds.
-    pub(crate) fn weight(&self) -> Weight {
+    pub(crate) fn totals(&self) -> LogTotals {
         match self.commit.operations.first() {
-            Some(tidings_engine::log::Operation::Append(append)) => Weight::of(&append.payloads),
-            _ => Weight::default(),
+            Some(tidings_engine::log::Operation::Append(append)) => LogTotals::of(&append.payloads),
+            _ => LogTotals::default(),
         }
     }
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tidings_engine::log::{
-    Append, Boundary, Commit, CommitError, Committed, Operation, Outcome, Span, Status, Then, Weight,
+    Append, Boundary, Commit, CommitError, Committed, LogTotals, Operation, Outcome, Span, Status, Then,
 };
 use tidings_model::{Position, limits};
 
 use crate::streams::Usable;
 use crate::table::{Change, Declined};
 use crate::{
-    ContentType, Expiry, Floor, Fork, Found, Life, Owner, Retained, Retention, Segment, Stream, StreamError,
+    ContentType, Expiry, Floor, Fork, Found, Owner, Retained, Retention, Segment, Stream, StreamError,
+    StreamState,
 };
 use crate::{StreamKey, Streams};
 
@@ -100,7 +101,7 @@ impl Streams {
             created_at: now,
             fork: inherited.fork.map(Arc::new),
             forks: 0,
-            life: Life::Active,
+            state: StreamState::Active,
             owner: Owner::Clients,
             retained: inherited.retained.map(Box::new),
         };
@@ -112,7 +113,7 @@ impl Streams {
             false => stream.content_type.messages(request.body.clone())?,
         };
         // As the commit leaves it, not as others may have made it by the time it is looked at.
-        let total = Weight::of(inherited.prefix.iter().chain(&payloads));
+        let total = LogTotals::of(inherited.prefix.iter().chain(&payloads));
         let begun = Status { closed: request.then == Then::Close, total, ..Status::default() };
         if let Some(prefix) = inherited.prefix {
             commit = commit.with(Append::new(log, vec![prefix]));
@@ -188,9 +189,9 @@ impl Streams {
         }
         let inherited = match limits.counts() {
             true => self.inheritance(source, floor, through).await?,
-            false => Weight::default(),
+            false => LogTotals::default(),
         };
-        let floor = Floor { gone: Weight::default(), ..floor };
+        let floor = Floor { gone: LogTotals::default(), ..floor };
         Ok(Some(Retained { limits, inherited, floor }))
     }
 
@@ -260,7 +261,7 @@ struct Inherited {
 impl Inherited {
     fn nothing(request: &CreateRequest) -> Self {
         let (limits, content_type) = (request.retention, request.content_type.clone());
-        let retained = Retained { limits, inherited: Weight::default(), floor: Floor::default() };
+        let retained = Retained { limits, inherited: LogTotals::default(), floor: Floor::default() };
         Self {
             content_type: content_type.unwrap_or_else(ContentType::octet_stream),
             expiry: Expiry::Never,

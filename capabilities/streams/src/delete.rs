@@ -8,7 +8,7 @@ use tidings_engine::deliver::Source;
 use tidings_engine::log::{Commit, CommitError, Operation, StoreError};
 use tidings_model::{LogId, ProjectId, Timestamp, limits};
 
-use crate::table::{Cause, Change, Life, Owner};
+use crate::table::{Cause, Change, Owner, StreamState};
 use crate::{Found, Stream, StreamError, StreamKey, Streams};
 
 /// How many streams one sweep looks at before it lets others work.
@@ -140,7 +140,7 @@ impl Streams {
         let (mut expired, mut heard) = (Vec::new(), 0);
         for key in keys {
             let Some(Found { stream, .. }) = self.store.find(&key).await? else { continue };
-            if stream.life == Life::Active && self.is_heard(&stream) {
+            if stream.state == StreamState::Active && self.is_heard(&stream) {
                 heard += usize::from(self.renew(&key, &stream).await? == Renewed::Now);
             } else {
                 expired.push((key, stream));
@@ -182,7 +182,7 @@ impl Streams {
             let listed = self.store.list(project, "", after.as_ref(), limits::ENDED_PER_COMMIT).await?;
             let Some((last, _)) = listed.last() else { break };
             after = Some(last.clone());
-            let living = listed.into_iter().filter(|(_, found)| found.stream.life == Life::Active);
+            let living = listed.into_iter().filter(|(_, found)| found.stream.state == StreamState::Active);
             let key = |id| StreamKey { project: project.clone(), id };
             let living: Vec<_> = living.map(|(id, found)| (key(id), found.stream)).collect();
             self.end_many(&living, |_| Cause::Deleted).await?;
@@ -284,9 +284,9 @@ impl Streams {
 impl Cause {
     /// Why a stream that is due goes.
     fn of_sweep(stream: &Stream, now: Timestamp) -> Self {
-        match stream.life {
-            Life::Active => Self::Expired(now),
-            Life::Retired => Self::Unreferenced,
+        match stream.state {
+            StreamState::Active => Self::Expired(now),
+            StreamState::Retired => Self::Unreferenced,
         }
     }
 }

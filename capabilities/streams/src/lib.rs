@@ -30,4 +30,4 @@ pub use list::{ListRequest, Listing};
 pub use read::{Chunk, From, Shape, Wish};
 pub use retention::{Floor, Hold, Retained, Retention};
 pub use streams::{Options, Streams};
-pub use table::{Change, Expiry, Fork, Found, Life, Owner, Segment, Store, Stream, StreamKey, Table};
+pub use table::{Change, Expiry, Fork, Found, Owner, Segment, Store, Stream, StreamKey, StreamState, Table};

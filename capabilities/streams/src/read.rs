@@ -175,7 +175,7 @@ impl Source for Reading {
 impl Reading {
     /// Whether a reader at this position has missed nothing, and its next record may still be read. Whoever follows
     /// hears records beyond the limits of bytes and messages as long as they are there.
-    fn judge(&self, page: &Page, after: Position) -> Result<(), StreamError> {
+    fn validate(&self, page: &Page, after: Position) -> Result<(), StreamError> {
         let Page { records, status } = page;
         let now = self.streams.clock.now();
         let retention = self.stream.retention();
@@ -197,7 +197,7 @@ impl Reading {
             self.shape(&**shape, page).await?;
         }
         if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
-            self.judge(page, span.after)?;
+            self.validate(page, span.after)?;
         }
         // At the tail, and when the log is gone: the stream may have ended, or begun another life.
         match page {

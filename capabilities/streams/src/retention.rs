@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt, stream};
-use tidings_engine::log::{Commit, CommitError, Operation, Record, Span, StoreError, Weight};
+use tidings_engine::log::{Commit, CommitError, LogTotals, Operation, Record, Span, StoreError};
 use tidings_model::{LogId, Position, Timestamp, limits};
 
 use crate::table::{Below, Change};
@@ -32,7 +32,7 @@ pub struct Retained {
     /// The limits.
     pub limits: Retention,
     /// What a fork took over from its source. Only known when a limit of bytes or messages needs it.
-    pub inherited: Weight,
+    pub inherited: LogTotals,
     /// Where the kept records began when that was last written down.
     pub floor: Floor,
 }
@@ -43,7 +43,7 @@ pub struct Floor {
     /// Records at or below this are gone.
     pub position: Position,
     /// How much that was since the stream began.
-    pub gone: Weight,
+    pub gone: LogTotals,
 }
 
 /// Whoever still needs records that a stream does not keep any more. Readers do not see them, but they stay in the log.
@@ -82,7 +82,7 @@ impl Retention {
         self.bytes.is_some() || self.messages.is_some()
     }
 
-    fn exceeded_by(self, kept: Weight) -> bool {
+    fn exceeded_by(self, kept: LogTotals) -> bool {
         self.messages.is_some_and(|max| kept.records > max)
             || (self.bytes.is_some_and(|max| kept.bytes > max) && kept.records > 1)
     }
@@ -94,7 +94,7 @@ impl Retention {
 
     /// Whether what could go is worth a commit: about a quarter of what may stay, within bounds. A look reads what
     /// could go to find its end, so it should not be much.
-    fn is_worth(self, gain: Weight) -> bool {
+    fn is_worth(self, gain: LogTotals) -> bool {
         const RECORDS: std::ops::RangeInclusive<u64> = 64..=1024;
         const BYTES: std::ops::RangeInclusive<u64> = (16 << 10)..=(limits::READ_CHUNK_BYTES as u64);
         let quarter = |max: Option<u64>| max.unwrap_or(u64::MAX) / 4;
@@ -105,15 +105,15 @@ impl Retention {
 
 impl Retained {
     /// What there is of a log that ever took so much.
-    pub(crate) fn kept(&self, total: Weight, floor: Floor) -> Weight {
+    pub(crate) fn kept(&self, total: LogTotals, floor: Floor) -> LogTotals {
         self.inherited + total - floor.gone
     }
 
     /// How much lies beyond the limits of bytes and messages if so much is added, at least.
-    fn excess(&self, total: Weight) -> Weight {
+    fn excess(&self, total: LogTotals) -> LogTotals {
         let kept = self.kept(total, self.floor);
         let over = |kept: u64, max: Option<u64>| max.map_or(0, |max| kept.saturating_sub(max));
-        Weight {
+        LogTotals {
             records: over(kept.records, self.limits.messages),
             bytes: over(kept.bytes, self.limits.bytes),
         }
@@ -151,7 +151,7 @@ impl Streams {
         prepared: &Prepared,
     ) -> Option<Commit<Change>> {
         let retained = found.stream.retained.as_ref()?;
-        if !retained.limits.is_worth(retained.excess(found.status.total + prepared.weight())) {
+        if !retained.limits.is_worth(retained.excess(found.status.total + prepared.totals())) {
             return None;
         }
         // Nothing to let go of, or nothing that can be known: the append itself will tell.
@@ -268,7 +268,7 @@ impl Streams {
                 if !gone(floor, record) {
                     return Ok(Some(floor));
                 }
-                let gone = floor.gone + Weight::one(&record.payload);
+                let gone = floor.gone + LogTotals::one(&record.payload);
                 floor = Floor { position: record.position, gone };
             }
             if page.records.is_empty() {
@@ -285,7 +285,7 @@ impl Streams {
         source: &Found,
         floor: Floor,
         through: Position,
-    ) -> Result<Weight, StreamError> {
+    ) -> Result<LogTotals, StreamError> {
         if through == source.status.tail {
             match &source.stream.retained {
                 Some(retained) if retained.limits.counts() => {
@@ -295,7 +295,7 @@ impl Streams {
                 _ => {}
             }
         }
-        let mut weight = Weight::default();
+        let mut totals = LogTotals::default();
         let mut after = floor.position;
         while after < through {
             let span = Span { through, ..Span::after(after) };
@@ -303,10 +303,10 @@ impl Streams {
             if page.records.is_empty() {
                 break;
             }
-            weight = weight + Weight::of(page.records.iter().map(|record| &record.payload));
+            totals = totals + LogTotals::of(page.records.iter().map(|record| &record.payload));
             after = page.last(after);
         }
-        Ok(weight)
+        Ok(totals)
     }
 }
 
@@ -337,16 +337,16 @@ mod tests {
     #[test]
     fn the_last_record_stays_whatever_its_size() {
         let limits = Retention { bytes: Some(10), ..Retention::default() };
-        assert!(limits.exceeded_by(Weight { records: 2, bytes: 11 }));
-        assert!(!limits.exceeded_by(Weight { records: 2, bytes: 10 }));
-        assert!(!limits.exceeded_by(Weight { records: 1, bytes: 11 }));
+        assert!(limits.exceeded_by(LogTotals { records: 2, bytes: 11 }));
+        assert!(!limits.exceeded_by(LogTotals { records: 2, bytes: 10 }));
+        assert!(!limits.exceeded_by(LogTotals { records: 1, bytes: 11 }));
     }
 
     #[test]
     fn a_trim_is_worth_a_quarter_of_what_may_stay_within_bounds() {
         let worth = |messages, records| {
             Retention { messages: Some(messages), ..Retention::default() }
-                .is_worth(Weight { records, bytes: 0 })
+                .is_worth(LogTotals { records, bytes: 0 })
         };
         assert!(!worth(1, 63) && worth(1, 64));
         assert!(!worth(1000, 249) && worth(1000, 250));

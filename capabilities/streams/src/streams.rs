@@ -7,7 +7,7 @@ use tidings_engine::{Bus, Clock};
 use tidings_model::{ProjectId, Timestamp, limits};
 
 use crate::retention::SweptThrough;
-use crate::table::{Change, Expiry, Found, Life, Store, StreamKey};
+use crate::table::{Change, Expiry, Found, Store, StreamKey, StreamState};
 use crate::{Hold, Shape, Stream, StreamError};
 
 /// The streams of a server. Clones are the same streams.
@@ -132,7 +132,9 @@ impl Streams {
     /// Whether a stream can be used now. One that expires when it is idle does not while somebody listens.
     pub(crate) fn usable(&self, stream: &Stream) -> Usable {
         match stream.usable(self.clock.now()) {
-            Usable::Expired | Usable::Retired if stream.life == Life::Active && self.is_heard(stream) => {
+            Usable::Expired | Usable::Retired
+                if stream.state == StreamState::Active && self.is_heard(stream) =>
+            {
                 Usable::Yes
             }
             usable => usable,
@@ -173,13 +175,13 @@ pub(crate) enum Usable {
 
 impl Stream {
     pub(crate) fn usable(&self, now: Timestamp) -> Usable {
-        match self.life {
+        match self.state {
             // Its last fork has gone, and it has only not been removed yet.
-            Life::Retired if self.is_unreferenced() => Usable::Expired,
-            Life::Retired => Usable::Retired,
-            Life::Active if !self.is_expired(now) => Usable::Yes,
-            Life::Active if self.forks > 0 => Usable::Retired,
-            Life::Active => Usable::Expired,
+            StreamState::Retired if self.is_unreferenced() => Usable::Expired,
+            StreamState::Retired => Usable::Retired,
+            StreamState::Active if !self.is_expired(now) => Usable::Yes,
+            StreamState::Active if self.forks > 0 => Usable::Retired,
+            StreamState::Active => Usable::Expired,
         }
     }
 }

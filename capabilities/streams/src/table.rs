@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, BeforeImages, Commits, HoldsTables, Status, StoreError};
+use tidings_engine::log::{self, BeforeImages, Commits, ReadsTable, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
@@ -90,7 +90,7 @@ pub struct Stream {
     /// How many living streams are forks of it.
     pub forks: u32,
     /// Whether it can still be used.
-    pub life: Life,
+    pub state: StreamState,
     /// Who appends to it and ends it when its time is over. Never changes.
     pub owner: Owner,
     /// What it keeps, when that is not everything.
@@ -105,7 +105,7 @@ impl Stream {
 
     /// Whether it is only there for its forks.
     pub(crate) fn is_unreferenced(&self) -> bool {
-        self.life == Life::Retired && self.forks == 0
+        self.state == StreamState::Retired && self.forks == 0
     }
 }
 
@@ -142,7 +142,7 @@ impl Expiry {
 
 /// Whether a stream can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum StreamState {
     /// It can.
     Active,
     /// It was deleted or has expired, and is kept for its forks.
@@ -238,7 +238,7 @@ pub enum Change {
     },
 }
 
-/// What becomes of records below a stream's floor. Judged with the change.
+/// What becomes of records below a stream's floor. Validated with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     /// The same commit trims the log, as far as nobody else needs it: there must be no forks.
@@ -247,7 +247,7 @@ pub enum Below {
     Held,
 }
 
-/// Why a stream ends. Judged with the change.
+/// Why a stream ends. Validated with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Somebody asked for it.
@@ -522,18 +522,18 @@ enum Due {
 
 impl Due {
     fn of(stream: &Stream) -> Self {
-        match (stream.life, stream.expires_at) {
-            (Life::Active, Some(at)) => Self::At(at, stream.owner),
-            (Life::Retired, _) if stream.is_unreferenced() => Self::Now,
+        match (stream.state, stream.expires_at) {
+            (StreamState::Active, Some(at)) => Self::At(at, stream.owner),
+            (StreamState::Retired, _) if stream.is_unreferenced() => Self::Now,
             _ => Self::Never,
         }
     }
 }
 
-impl log::Tables for Table {
+impl log::StateMachine for Table {
     type Change = Change;
 
-    fn judge(&self, change: &Change) -> Result<(), Declined> {
+    fn validate(&self, change: &Change) -> Result<(), Declined> {
         match change {
             Change::Restore { key, .. } if self.streams.contains_key(key) => Err(Declined::Exists),
             Change::Restore { .. } => Ok(()),
@@ -547,28 +547,28 @@ impl log::Tables for Table {
                     Ok(source) if source.floor().position > stream.floor().position => {
                         Err(Declined::SourceTrimmed)
                     }
-                    Ok(source) if source.life == Life::Active => Ok(()),
+                    Ok(source) if source.state == StreamState::Active => Ok(()),
                     _ => Err(Declined::SourceGone),
                 }
             }
             Change::Trim { key, log, below, .. } => match self.living(key, *log)? {
-                stream if stream.life == Life::Retired => Err(Declined::NotThere),
+                stream if stream.state == StreamState::Retired => Err(Declined::NotThere),
                 stream if *below == Below::Gone && stream.forks > 0 => Err(Declined::HasForks),
                 _ => Ok(()),
             },
             Change::Expect { key, log } | Change::Renew { key, log, .. } => {
-                match self.living(key, *log)?.life {
-                    Life::Active => Ok(()),
-                    Life::Retired => Err(Declined::NotThere),
+                match self.living(key, *log)?.state {
+                    StreamState::Active => Ok(()),
+                    StreamState::Retired => Err(Declined::NotThere),
                 }
             }
             Change::Retire { key, log, cause } => match self.living(key, *log)? {
-                stream if stream.life == Life::Retired => Err(Declined::NotThere),
-                stream => cause.judge(stream),
+                stream if stream.state == StreamState::Retired => Err(Declined::NotThere),
+                stream => cause.validate(stream),
             },
             Change::Remove { key, log, cause } => match self.living(key, *log)? {
                 stream if stream.forks > 0 => Err(Declined::HasForks),
-                stream => cause.judge(stream),
+                stream => cause.validate(stream),
             },
         }
     }
@@ -593,7 +593,7 @@ impl log::Tables for Table {
                     retained.floor = floor;
                 }
             }),
-            Change::Retire { key, .. } => self.replace(&key, |stream| stream.life = Life::Retired),
+            Change::Retire { key, .. } => self.replace(&key, |stream| stream.state = StreamState::Retired),
             Change::Remove { key, .. } => {
                 let ended = self.take(&key);
                 if let Some(fork) = ended.as_ref().and_then(|stream| stream.fork.as_ref()) {
@@ -605,19 +605,19 @@ impl log::Tables for Table {
 }
 
 impl Cause {
-    fn judge(self, stream: &Stream) -> Result<(), Declined> {
+    fn validate(self, stream: &Stream) -> Result<(), Declined> {
         let holds = match self {
-            Self::Deleted => stream.life == Life::Active,
-            Self::Expired(now) => stream.life == Life::Active && stream.is_expired(now),
+            Self::Deleted => stream.state == StreamState::Active,
+            Self::Expired(now) => stream.state == StreamState::Active && stream.is_expired(now),
             Self::Unreferenced => stream.is_unreferenced(),
         };
         if holds { Ok(()) } else { Err(Declined::NotDue) }
     }
 }
 
-impl<S: HoldsTables<Table>> Store for S {
+impl<S: ReadsTable<Table>> Store for S {
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, status| table.find(key, status)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, status| table.find(key, status)))).boxed()
     }
 
     fn due(
@@ -626,7 +626,7 @@ impl<S: HoldsTables<Table>> Store for S {
         now: Timestamp,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.due(owner, now, limit)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.due(owner, now, limit)))).boxed()
     }
 
     fn list<'a>(
@@ -636,12 +636,12 @@ impl<S: HoldsTables<Table>> Store for S {
         after: Option<&'a StreamId>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        let listed = self.look_at(|table, status| table.list(project, prefix, after, limit, status));
+        let listed = self.with_table(|table, status| table.list(project, prefix, after, limit, status));
         std::future::ready(Ok(listed)).boxed()
     }
 
     fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.sessions(project)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.sessions(project)))).boxed()
     }
 
     fn retained<'a>(
@@ -649,6 +649,6 @@ impl<S: HoldsTables<Table>> Store for S {
         after: Option<&'a StreamKey>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        std::future::ready(Ok(self.look_at(|table, _| table.retained(after, limit)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.retained(after, limit)))).boxed()
     }
 }

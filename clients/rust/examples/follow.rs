@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 
 use tidings_client::rooms::{
-    Client, Credential, Event, Handler, InFile, InMemory, LastSeen, NoCredential, Skip, State, Stopped,
-    Target, Token, Wire,
+    Client, ConnectionState, Credential, Event, Handler, InFile, InMemory, LastSeen, NoCredential, Skip,
+    Stopped, Target, Token, Wire,
 };
 
 struct Print;
@@ -28,12 +28,12 @@ impl Handler for Print {
         eprintln!("events were missed for good ({}): this goes on further ahead", skip.name);
     }
 
-    fn state(&mut self, state: &State) {
+    fn state(&mut self, state: &ConnectionState) {
         match state {
-            State::Disconnected => eprintln!("disconnected"),
-            State::Connecting => eprintln!("connecting"),
-            State::Streaming => eprintln!("streaming"),
-            State::Backoff { wait, why } => eprintln!("waiting {} ms: {why:?}", wait.as_millis()),
+            ConnectionState::Disconnected => eprintln!("disconnected"),
+            ConnectionState::Connecting => eprintln!("connecting"),
+            ConnectionState::Streaming => eprintln!("streaming"),
+            ConnectionState::Backoff { wait, why } => eprintln!("waiting {} ms: {why:?}", wait.as_millis()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Wake, Waker};
 
 use tidings_model::Position;
 
-use super::channels::{Limits, Place, Queue};
+use super::channels::{Limits, Queue, Registration};
 use super::{Encode, Frame, Lost, Source};
 use crate::Bus;
 use crate::bus::Attachment;
@@ -15,19 +15,19 @@ pub struct Channel {
     pub(super) source: Arc<dyn Source>,
     pub(super) encode: Arc<dyn Encode>,
     pub(super) limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     queue: Queue,
     /// Something may be new since the pump looked.
     pub(super) stale: AtomicBool,
     /// The pump knows that it has to look.
     pub(super) queued: AtomicBool,
     _attachment: Attachment,
-    _place: Place,
+    _registration: Registration,
 }
 
 /// What is new, and where everybody is.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ChannelState {
     /// Up to where records have become frames.
     pub(super) head: Position,
     /// Number of the first frame in the ring.
@@ -73,7 +73,7 @@ pub(super) struct ToWake {
 
 impl Channel {
     pub(super) fn new(
-        place: Place,
+        registration: Registration,
         bus: &Bus,
         queue: Queue,
         limits: Limits,
@@ -85,12 +85,12 @@ impl Channel {
             source,
             encode,
             limits,
-            state: Mutex::new(State { head, ..State::default() }),
+            state: Mutex::new(ChannelState { head, ..ChannelState::default() }),
             queue,
             stale: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            _attachment: bus.attach(place.log(), Waker::from(Arc::new(Look(this.clone())))),
-            _place: place,
+            _attachment: bus.attach(registration.log(), Waker::from(Arc::new(Look(this.clone())))),
+            _registration: registration,
         })
     }
 
@@ -110,7 +110,7 @@ impl Channel {
     }
 
     /// Also after somebody has panicked while holding it: that one is lost, and those who leave must be able to.
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,7 +130,7 @@ impl Wake for Look {
     }
 }
 
-impl State {
+impl ChannelState {
     pub(super) fn enter(&mut self, after: Position) -> usize {
         let reader = Reader { after, ..Reader::default() };
         match self.vacant.pop() {
@@ -156,7 +156,7 @@ impl State {
         left.and_then(|reader| reader.waker)
     }
 
-    /// Keeps a frame for others who come to the same place. What is returned is to be dropped without the lock.
+    /// Keeps a frame for others who come to the same registration. What is returned is to be dropped without the lock.
     pub(super) fn keep(&mut self, frame: Frame, through: Position) -> Option<(Frame, Position)> {
         self.kept.replace((frame, through))
     }
@@ -260,7 +260,7 @@ impl State {
     #[must_use]
     pub(super) fn forget(&mut self, reader: &ToWake) -> Option<Waker> {
         let known = &mut self.readers.get_mut(reader.slot)?.as_mut()?.waker;
-        // Another may have come to its place.
+        // Another may have come to its registration.
         known.take_if(|waker| waker.will_wake(&reader.waker))
     }
 

@@ -81,13 +81,14 @@ impl Channels {
         let mut logs = self.registry.lock();
         let forms = logs.entry(log).or_default();
         let known = forms.iter().find(|(known, _)| *known == form).and_then(|(_, channel)| channel.upgrade());
-        // One that has lost its place in the log is only there for those who have not heard it yet.
+        // One that has lost its registration in the log is only there for those who have not heard it yet.
         let lost = match known {
             Some(channel) if !channel.lock().is_lost() => return Subscription::new(channel, after, stamp),
             lost => lost,
         };
-        let place = Place { registry: Arc::downgrade(&self.registry), log, form };
-        let channel = Channel::new(place, &self.bus, self.pumps.of(log), self.limits, source, encode, tail);
+        let registration = Registration { registry: Arc::downgrade(&self.registry), log, form };
+        let channel =
+            Channel::new(registration, &self.bus, self.pumps.of(log), self.limits, source, encode, tail);
         forms.retain(|(known, _)| *known != form);
         forms.push((form, Arc::downgrade(&channel)));
         drop(logs);
@@ -146,20 +147,20 @@ impl Registry {
     }
 }
 
-/// A channel's place in the registry, which is free again when the channel is dropped.
-pub(super) struct Place {
+/// A channel's registration in the registry, which is free again when the channel is dropped.
+pub(super) struct Registration {
     registry: Weak<Registry>,
     log: LogId,
     form: &'static str,
 }
 
-impl Place {
+impl Registration {
     pub(super) fn log(&self) -> LogId {
         self.log
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         let Some(registry) = self.registry.upgrade() else { return };
         let mut logs = registry.lock();

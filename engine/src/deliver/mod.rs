@@ -15,7 +15,7 @@
 
 mod channel;
 mod channels;
-mod pieces;
+mod frame_chunks;
 mod pump;
 mod subscription;
 
@@ -26,7 +26,7 @@ use crate::log::{Page, ReadError, Record, Span};
 
 pub use channel::Channel;
 pub use channels::{Channels, Join, Limits};
-pub use pieces::Pieces;
+pub use frame_chunks::FrameChunks;
 pub use subscription::{Step, Subscription};
 
 /// Where the records of a channel come from: a log, or what a capability makes of several.
@@ -72,7 +72,7 @@ pub trait Encode: Send + Sync + 'static {
     }
 
     /// Writes records, of which there may be none, and what there is to know at their end.
-    fn encode(&self, batch: &Batch<'_>, stamp: u64) -> Pieces;
+    fn encode(&self, batch: &Batch<'_>, stamp: u64) -> FrameChunks;
 }
 
 /// Consecutive records to be encoded.
@@ -92,7 +92,7 @@ pub struct Batch<'a> {
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// What is sent. Shared by all readers.
-    pub bytes: Pieces,
+    pub bytes: FrameChunks,
     /// Where a reader must be to hear it.
     pub after: Position,
     /// Where it is then.

@@ -17,7 +17,7 @@ pub struct Subscription {
     after: Position,
     /// It is not shown a lower stamp than this.
     stamp: u64,
-    place: Place,
+    read_state: ReadState,
     /// How many records the channel had told before this reader's next one, once it has reached the ring.
     heard: Option<u64>,
     /// Whether it has ever had all there was.
@@ -27,7 +27,7 @@ pub struct Subscription {
     over: Option<Step>,
 }
 
-enum Place {
+enum ReadState {
     /// In the log, about to read.
     Log,
     /// In the log, reading up to a position.
@@ -52,8 +52,18 @@ pub enum Step {
 impl Subscription {
     pub(super) fn new(channel: Arc<Channel>, after: Position, stamp: u64) -> Self {
         let slot = channel.lock().enter(after);
-        let place = Place::Log;
-        Self { channel, slot, after, stamp, place, heard: None, caught_up: false, greeted: false, over: None }
+        let read_state = ReadState::Log;
+        Self {
+            channel,
+            slot,
+            after,
+            stamp,
+            read_state,
+            heard: None,
+            caught_up: false,
+            greeted: false,
+            over: None,
+        }
     }
 
     /// The last it has heard.
@@ -84,22 +94,22 @@ impl Subscription {
             if let Some(over) = self.over {
                 return Poll::Ready(over);
             }
-            match &mut self.place {
-                Place::Ring(next) => {
+            match &mut self.read_state {
+                ReadState::Ring(next) => {
                     let next = *next;
                     if let Some(step) = ready!(self.poll_ring(cx, next, room, take)) {
                         return Poll::Ready(step);
                     }
                 }
-                Place::Log => ready!(self.begin(cx)),
-                Place::Kept(frame) => {
+                ReadState::Log => ready!(self.begin(cx)),
+                ReadState::Kept(frame) => {
                     let frame = frame.clone();
-                    self.place = Place::Log;
+                    self.read_state = ReadState::Log;
                     self.pass(&frame);
                     take(&frame);
                     return Poll::Ready(Step::Frames);
                 }
-                Place::Reading(reading, through) => {
+                ReadState::Reading(reading, through) => {
                     let through = *through;
                     let read = match reading.poll_unpin(cx) {
                         Poll::Ready(read) => read,
@@ -109,7 +119,7 @@ impl Subscription {
                             return Poll::Pending;
                         }
                     };
-                    self.place = Place::Log;
+                    self.read_state = ReadState::Log;
                     match read {
                         Ok(page) => {
                             take(&self.own(&page, through));
@@ -135,12 +145,12 @@ impl Subscription {
         room: usize,
         take: &mut impl FnMut(&Frame),
     ) -> Poll<Option<Step>> {
-        let Self { channel, slot, after, stamp, place, heard, caught_up, over, .. } = self;
+        let Self { channel, slot, after, stamp, read_state, heard, caught_up, over, .. } = self;
         let mut state = channel.lock();
         let Some(frames) = state.frames(next) else {
             // It was so slow that the ring has gone on without it.
             state.note(*slot, *after, None);
-            *place = Place::Log;
+            *read_state = ReadState::Log;
             return Poll::Ready(None);
         };
         let (mut taken, mut bytes, mut records, mut closed) = (0, 0, 0, false);
@@ -158,14 +168,14 @@ impl Subscription {
         if taken > 0 {
             state.note(*slot, *after, Some(next + taken));
             *heard = heard.map(|heard| heard + records);
-            *place = Place::Ring(next + taken);
+            *read_state = ReadState::Ring(next + taken);
             *over = closed.then_some(Step::Closed);
             return Poll::Ready(Some(Step::Frames));
         }
         if next < state.end() {
             // Its stamp is higher than what the others are shown.
             state.note(*slot, *after, None);
-            *place = Place::Log;
+            *read_state = ReadState::Log;
             return Poll::Ready(None);
         }
         if let Some(end) = state.ended {
@@ -188,7 +198,7 @@ impl Subscription {
             if shown >= self.stamp {
                 state.note(self.slot, self.after, Some(next));
                 self.heard = Some(state.told_before(next));
-                self.place = Place::Ring(next);
+                self.read_state = ReadState::Ring(next);
                 return Poll::Ready(());
             }
         }
@@ -210,13 +220,13 @@ impl Subscription {
         let bytes = self.channel.limits.own_bytes;
         let through = state.head;
         if let Some(frame) = state.kept(self.after, through, self.channel.encode.stamp().max(self.stamp)) {
-            self.place = Place::Kept(frame);
+            self.read_state = ReadState::Kept(frame);
             return Poll::Ready(());
         }
         let span = Span { through, bytes, ..Span::after(self.after) };
         drop(state);
         let source = self.channel.source.clone();
-        self.place = Place::Reading(async move { source.read(span).await }.boxed(), through);
+        self.read_state = ReadState::Reading(async move { source.read(span).await }.boxed(), through);
         Poll::Ready(())
     }
 
@@ -231,7 +241,7 @@ impl Subscription {
         let stamp = self.channel.encode.stamp().max(self.stamp);
         let frame = Frame::of(&batch, after, &*self.channel.encode, stamp);
         self.pass(&frame);
-        // Many come to the same place, as the start is one; they need not all hold a copy.
+        // Many come to the same read_state, as the start is one; they need not all hold a copy.
         let before = self.channel.lock().keep(frame.clone(), through);
         drop(before);
         frame

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
-use super::{Batch, Channels, Encode, Frame, Join, Limits, Lost, Pieces, Source, Step, Subscription};
+use super::{Batch, Channels, Encode, Frame, FrameChunks, Join, Limits, Lost, Source, Step, Subscription};
 use crate::log::contract::Notes;
 use crate::log::{
     Append, Boundary, Commit, Commits, Logs, Memory, Operation, Page, Positions, Record, Span, Then,
@@ -35,7 +35,7 @@ impl Encode for Plain {
         self.stamp.load(Ordering::SeqCst)
     }
 
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         self.encoded.fetch_add(1, Ordering::SeqCst);
         let mut out = Vec::new();
         batch.records.iter().for_each(|record| out.extend_from_slice(&record.payload));
@@ -96,8 +96,8 @@ async fn hear(subscription: &mut Subscription) -> String {
 }
 
 fn text(frames: &[Frame]) -> String {
-    let pieces = frames.iter().flat_map(|frame| frame.bytes.as_slice());
-    pieces.map(|piece| std::str::from_utf8(piece).expect("text")).collect()
+    let chunks = frames.iter().flat_map(|frame| frame.bytes.as_slice());
+    chunks.map(|chunk| std::str::from_utf8(chunk).expect("text")).collect()
 }
 
 #[tokio::test]
@@ -481,8 +481,8 @@ proptest! {
 
 #[test]
 fn a_frame_of_one_piece_is_no_larger_for_those_of_two() {
-    assert_eq!(size_of::<Pieces>(), size_of::<Bytes>());
-    let pieces = Pieces::from([Bytes::from_static(b"shared, "), Bytes::from_static(b"own")]);
-    assert_eq!((pieces.len(), pieces.is_empty()), (11, false));
-    assert_eq!(pieces.joined(), "shared, own");
+    assert_eq!(size_of::<FrameChunks>(), size_of::<Bytes>());
+    let chunks = FrameChunks::from([Bytes::from_static(b"shared, "), Bytes::from_static(b"own")]);
+    assert_eq!((chunks.len(), chunks.is_empty()), (11, false));
+    assert_eq!(chunks.joined(), "shared, own");
 }

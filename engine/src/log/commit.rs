@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_model::{CommitNumber, LogId, Position, Producer};
 
-use super::{Carries, Tables};
+use super::{HasTable, StateMachine};
 
 /// Operations and changes that hold together or not at all. Operations take effect in their order; the
-/// changes of one commit are judged against what was before it, so they must not build on each other.
+/// changes of one commit are validated against what was before it, so they must not build on each other.
 #[derive(Clone, Debug)]
 pub struct Commit<C> {
     /// What is done to logs.
@@ -43,8 +43,8 @@ impl<C> Commit<C> {
         self
     }
 
-    /// The same commit to a ledger of which `P`, whose changes these are, is a part.
-    pub fn wrapped<T: Carries<P>, P: Tables<Change = C>>(self) -> Commit<T::Change> {
+    /// The same commit to a catalog of which `P`, whose changes these are, is a part.
+    pub fn wrapped<T: HasTable<P>, P: StateMachine<Change = C>>(self) -> Commit<T::Change> {
         Commit { operations: self.operations, changes: self.changes.into_iter().map(T::wrap).collect() }
     }
 
@@ -141,7 +141,7 @@ pub enum Positions {
     AtLeast(Position),
 }
 
-/// What must hold of the log for an append to be made. Judged in the order of the fields.
+/// What must hold of the log for an append to be made. Validated in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
     /// This request was not made before, and no later incarnation of its producer has written.

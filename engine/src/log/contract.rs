@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use tidings_model::{LogId, Position, Producer, ProducerId};
 
 use super::{
-    Append, Boundary, Change, Commit, CommitError, Commits, Committed, Memory, Of, Operation, Origin,
-    Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal, Span, Status, Tables, Then,
-    Weight,
+    Append, Boundary, Change, Commit, CommitError, Commits, Committed, LogTotals, Memory, Of, Operation,
+    Origin, Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal, Span, StateMachine,
+    Status, Then,
 };
 use crate::{Bus, Follower};
 
@@ -70,9 +70,9 @@ macro_rules! log_contract {
 }
 
 /// A store under test.
-pub trait Subject: Commits<Self::Tables> + Clone {
+pub trait Subject: Commits<Self::StateMachine> + Clone {
     /// What it keeps notes in.
-    type Tables: Tables<Change = Note>;
+    type StateMachine: StateMachine<Change = Note>;
 
     /// The bus on which the store wakes listeners.
     fn bus(&self) -> Bus;
@@ -118,10 +118,10 @@ impl Change for Note {
     type Refusal = NoteExists;
 }
 
-impl Tables for Notes {
+impl StateMachine for Notes {
     type Change = Note;
 
-    fn judge(&self, change: &Note) -> Result<(), NoteExists> {
+    fn validate(&self, change: &Note) -> Result<(), NoteExists> {
         if self.0.contains_key(&change.key) { Err(NoteExists(change.key.clone())) } else { Ok(()) }
     }
 
@@ -131,7 +131,7 @@ impl Tables for Notes {
 }
 
 impl Subject for Memory<Notes> {
-    type Tables = Notes;
+    type StateMachine = Notes;
 
     fn bus(&self) -> Bus {
         Memory::bus(self).clone()
@@ -203,9 +203,9 @@ fn closing(mut append: Append) -> Append {
     append
 }
 
-fn weight(texts: &[impl AsRef<str>]) -> Weight {
+fn totals(texts: &[impl AsRef<str>]) -> LogTotals {
     let bytes = texts.iter().map(|text| text.as_ref().len() as u64).sum();
-    Weight { records: texts.len() as u64, bytes }
+    LogTotals { records: texts.len() as u64, bytes }
 }
 
 // The promises.
@@ -222,7 +222,7 @@ pub async fn an_append_is_read_back_in_order(store: impl Subject) {
     assert_eq!(after_first.records.iter().map(text).collect::<Vec<_>>(), ["b", "c"]);
     assert_eq!(
         after_first.status,
-        Status { tail: second.last, total: weight(&["a", "b", "c"]), ..Status::default() }
+        Status { tail: second.last, total: totals(&["a", "b", "c"]), ..Status::default() }
     );
     assert!(page(&store, log, second.last).await.records.is_empty());
 }
@@ -498,7 +498,7 @@ pub async fn an_expected_tail_lets_one_of_two_win(store: impl Subject) {
 pub async fn a_closed_log_takes_nothing_more(store: impl Subject) {
     let log = new_log(&store).await;
     let last = make(&store, Commit::new().with(closing(texts(log, &["end"])))).await.appended().last;
-    let status = Status { tail: last, closed: true, total: weight(&["end"]), ..Status::default() };
+    let status = Status { tail: last, closed: true, total: totals(&["end"]), ..Status::default() };
     assert_eq!(store.status(log).await, Ok(status));
     for more in [texts(log, &["more"]), closing(texts(log, &[])), stamped(texts(log, &["more"]), "p", 0, 0)] {
         assert_eq!(refused(&store, Commit::new().with(more)).await, Refusal::Closed { tail: last });
@@ -614,7 +614,7 @@ pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
     let second_position = page(&store, log, first.first).await.records[0].position;
     make(&store, Commit::new().with(Operation::Trim { log, floor: second_position })).await;
     make(&store, Commit::new().with(Operation::Trim { log, floor: first.first })).await;
-    let total = weight(&["a", "b", "c"]);
+    let total = totals(&["a", "b", "c"]);
     let status = Status { tail: first.last, floor: second_position, closed: false, total };
     assert_eq!(store.status(log).await, Ok(status));
     assert_eq!(all_texts(&store, log).await, ["c"], "zero means the oldest that is kept");
@@ -635,7 +635,7 @@ pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
     let last =
         make(&store, Commit::new().with(texts(log, &["a", "bcd", ""])).with(refer)).await.appended().last;
     for of in [log, target] {
-        assert_eq!(store.status(of).await.expect("there").total, Weight { records: 3, bytes: 4 });
+        assert_eq!(store.status(of).await.expect("there").total, LogTotals { records: 3, bytes: 4 });
     }
     let nothing_new = texts(log, &["never"]);
     let twice = Commit::new().with(nothing_new).with(texts(LogId::new(u64::MAX >> 1), &["x"]));
@@ -645,7 +645,7 @@ pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
     let of = Of::Stored { log, after: Position::ZERO, through: Position::MAX };
     make(&store, Commit::new().with(Refer { of, into: Arc::new([target]) })).await;
     for of in [log, target] {
-        assert_eq!(store.status(of).await.expect("there").total, Weight { records: 4, bytes: 6 });
+        assert_eq!(store.status(of).await.expect("there").total, LogTotals { records: 4, bytes: 6 });
     }
 }
 
@@ -753,21 +753,21 @@ pub async fn concurrent_appends_all_hold_in_one_order(store: impl Subject) {
 
 /// Thousands of random commits, and after each the store shows what a plain map shows.
 pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
-    let mut chance = fastrand::Rng::with_seed(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     let mut model: BTreeMap<LogId, ModelLog> = BTreeMap::new();
     let mut logs: Vec<LogId> = Vec::new();
     for step in 0..3_000 {
-        let log = if logs.is_empty() { LogId::new(0) } else { logs[chance.usize(..logs.len())] };
+        let log = if logs.is_empty() { LogId::new(0) } else { logs[rng.usize(..logs.len())] };
         let open = model.get(&log).is_some_and(|known| !known.closed);
-        match chance.u8(..100) {
+        match rng.u8(..100) {
             0..6 => {
                 let log = new_log(&store).await;
                 logs.push(log);
                 model.insert(log, ModelLog::default());
             }
             6..60 => {
-                let payloads: Vec<_> = (0..chance.usize(1..4)).map(|n| format!("{step}.{n}")).collect();
-                let then = if chance.u8(..40) == 0 { Then::Close } else { Then::StayOpen };
+                let payloads: Vec<_> = (0..rng.usize(1..4)).map(|n| format!("{step}.{n}")).collect();
+                let then = if rng.u8(..40) == 0 { Then::Close } else { Then::StayOpen };
                 let borrowed: Vec<_> = payloads.iter().map(String::as_str).collect();
                 let made = store.commit(Commit::new().with(Append { then, ..texts(log, &borrowed) })).await;
                 assert_eq!(made.is_ok(), open, "step {step}");
@@ -777,7 +777,7 @@ pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
                 }
             }
             60..80 if !logs.is_empty() => {
-                let into: Arc<[LogId]> = logs.iter().copied().filter(|_| chance.bool()).collect();
+                let into: Arc<[LogId]> = logs.iter().copied().filter(|_| rng.bool()).collect();
                 let refer = Refer { of: Of::Append(0), into: into.clone() };
                 let payload = format!("{step}");
                 let made = store.commit(Commit::new().with(texts(log, &[&payload])).with(refer)).await;
@@ -793,7 +793,7 @@ pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
             }
             80..90 => {
                 if let Some(known) = model.get_mut(&log) {
-                    let keep = chance.usize(..=known.texts.len() - known.trimmed);
+                    let keep = rng.usize(..=known.texts.len() - known.trimmed);
                     let records = all(&store, log).await;
                     let floor = records.len() - keep;
                     if floor > 0 {
@@ -811,7 +811,7 @@ pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
                 Some(known) => {
                     assert_eq!(all_texts(&store, log).await, known.texts[known.trimmed..], "step {step}");
                     let status = store.status(log).await.expect("there");
-                    assert_eq!((status.closed, status.total), (known.closed, weight(&known.texts)));
+                    assert_eq!((status.closed, status.total), (known.closed, totals(&known.texts)));
                 }
                 None => assert_eq!(store.status(log).await, Err(ReadError::NoSuchLog(log))),
             },

@@ -11,17 +11,17 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
-    Carries, Commit, CommitError, Commits, Committed, HoldsTables, LogState, Logs, Of, Page, ReadError,
-    Record, Refusal, Refused, Span, Status, StoreError, Tables, Weight,
+    Commit, CommitError, Commits, Committed, HasTable, LogState, LogTotals, Logs, Of, Page, ReadError,
+    ReadsTable, Record, Refusal, Refused, Span, StateMachine, Status, StoreError,
 };
 use crate::{Bus, Clock};
 
 /// The store. Clones are the same store.
-pub struct Memory<T: Tables> {
-    shared: Arc<Shared<T>>,
+pub struct Memory<T: StateMachine> {
+    shared: Arc<MemoryInner<T>>,
 }
 
-struct Shared<T> {
+struct MemoryInner<T> {
     content: RwLock<Content<T>>,
     last_log: AtomicU64,
     bus: Bus,
@@ -43,13 +43,13 @@ struct Log {
     records: BTreeMap<Position, Arc<Stored>>,
 }
 
-impl<T: Tables> Clone for Memory<T> {
+impl<T: StateMachine> Clone for Memory<T> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone() }
     }
 }
 
-impl<T: Tables> Memory<T> {
+impl<T: StateMachine> Memory<T> {
     /// An empty store that wakes listeners on the bus.
     pub fn new(bus: Bus, clock: Arc<dyn Clock>) -> Self {
         let content = Content {
@@ -59,7 +59,7 @@ impl<T: Tables> Memory<T> {
             tables: T::default(),
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MemoryInner {
                 content: RwLock::new(content),
                 last_log: AtomicU64::new(0),
                 bus,
@@ -93,11 +93,11 @@ impl<T: Tables> Memory<T> {
         let now = self.shared.clock.now();
         let mut content = self.shared.content.write().expect("nobody panics while writing");
         for change in &commit.changes {
-            content.tables.judge(change).map_err(CommitError::Declined)?;
+            content.tables.validate(change).map_err(CommitError::Declined)?;
         }
         let number = content.last_commit.next();
         let mut overlay = Overlay::default();
-        let plan = Plan::judge(&*content, &mut overlay, commit.operations, number, now)?;
+        let plan = Plan::validate(&*content, &mut overlay, commit.operations, number, now)?;
         content.last_commit = number;
         for effect in plan.effects {
             content.apply(effect, number, now);
@@ -113,7 +113,7 @@ impl<T: Tables> Memory<T> {
     }
 }
 
-impl<T: Tables> Logs for Memory<T> {
+impl<T: StateMachine> Logs for Memory<T> {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         let number = self.shared.last_log.fetch_add(1, Ordering::Relaxed) + 1;
         std::future::ready(Ok(LogId::new(number))).boxed()
@@ -137,13 +137,13 @@ impl<T: Tables> Logs for Memory<T> {
     }
 }
 
-impl<T: Carries<P>, P: Tables> HoldsTables<P> for Memory<T> {
-    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
-        self.look(|tables, status| look(tables.part(), status))
+impl<T: HasTable<P>, P: StateMachine> ReadsTable<P> for Memory<T> {
+    fn with_table<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
+        self.look(|tables, status| look(tables.table(), status))
     }
 }
 
-impl<T: Carries<P>, P: Tables> Commits<P> for Memory<T> {
+impl<T: HasTable<P>, P: StateMachine> Commits<P> for Memory<T> {
     fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>> {
         async move {
             let _durable = self.shared.disk.read().await;
@@ -210,7 +210,7 @@ impl<T> Content<T> {
                     let log = self.logs.entry(target).or_default();
                     for source in &sources {
                         let position = log.state.next_position(number);
-                        log.state.refer(number, Weight::one(&source.payload)).expect("judged good");
+                        log.state.refer(number, LogTotals::one(&source.payload)).expect("validated good");
                         log.records.insert(position, source.clone());
                     }
                 }

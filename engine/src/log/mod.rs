@@ -6,7 +6,7 @@
 //! 1. **All or nothing.** Either every operation and change of the commit holds, or none does.
 //! 2. **Acknowledged = durable.** `commit` returns `Ok` only when the commit survives a power cut.
 //! 3. **Visible after durable.** No read shows what could still be lost.
-//! 4. **Judged in order.** Conditions are judged against all commits before this one, durable or pending. A
+//! 4. **Validated in order.** Conditions are validated against all commits before this one, durable or pending. A
 //!    refusal that rests on a pending commit is told only when that commit is durable.
 //! 5. **Positions grow.** Records of a log are read in the order of their positions, each once; a position
 //!    is never given twice, not even after records or logs are gone.
@@ -16,7 +16,7 @@
 //! 8. **A log knows what it took.** Its status counts the records ever appended and the bytes of their payloads,
 //!    references like others, and trimming takes nothing away from that.
 //!
-//! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is judged; pure), [`store`] (the traits), then
+//! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is validated; pure), [`store`] (the traits), then
 //! [`memory`], the implementation that tests run on, and [`snapshot`], how tables are written down while they change. `contract` is the suite every store runs.
 //!
 //! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
@@ -35,9 +35,9 @@ pub use commit::{
     Append, Appended, Commit, Committed, Conditions, Of, Operation, Outcome, Positions, Refer, Referred, Then,
 };
 pub use memory::Memory;
-pub use record::{Boundary, Origin, Page, Record, Span, Status, Weight};
+pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
 pub use snapshot::{BeforeImages, SnapshotMap};
-pub use state::{Judged, LogParts, LogState, Refusal};
+pub use state::{LogParts, LogState, Refusal, Validated};
 pub use store::{
-    Carries, Change, CommitError, Commits, HoldsTables, Logs, ReadError, Refused, StoreError, Tables,
+    Change, CommitError, Commits, HasTable, Logs, ReadError, ReadsTable, Refused, StateMachine, StoreError,
 };

@@ -1,6 +1,6 @@
-//! From what a commit asks to what it does. Pure: every store judges alike, and replays what was judged.
+//! From what a commit asks to what it does. Pure: every store validates alike, and replays what was validated.
 //!
-//! [`Plan::judge`] takes the operations of a commit in order, each against the logs as those before it leave
+//! [`Plan::validate`] takes the operations of a commit in order, each against the logs as those before it leave
 //! them, and gives the [`Effect`]s: what will be, with positions given and refusals sorted out. A store makes the
 //! effects durable and then [applies](Effect) them; after a crash it applies them again from its files.
 
@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tidings_model::{CommitNumber, LogId, Position, Timestamp, limits};
 
 use super::{
-    Append, Appended, Boundary, Judged, LogState, Of, Operation, Origin, Outcome, Record, Refer, Referred,
-    Refusal, Weight,
+    Append, Appended, Boundary, LogState, LogTotals, Of, Operation, Origin, Outcome, Record, Refer, Referred,
+    Refusal, Validated,
 };
 
 /// A record without its position: one for all logs that refer to it.
@@ -39,7 +39,7 @@ impl Stored {
     }
 }
 
-/// Something that a commit does to logs, judged good. Applying it cannot fail.
+/// Something that a commit does to logs, validated good. Applying it cannot fail.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// A log begins.
@@ -123,9 +123,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Judges the operations of a commit against the view and, before it, the overlay, in which the commit leaves the
+    /// Validates the operations of a commit against the view and, before it, the overlay, in which the commit leaves the
     /// logs it touches. A refused commit leaves the overlay as it was.
-    pub fn judge(
+    pub fn validate(
         view: &impl View,
         overlay: &mut Overlay,
         operations: Vec<Operation>,
@@ -133,21 +133,21 @@ impl Plan {
         now: Timestamp,
     ) -> Result<Self, Refusal> {
         let undoable = !matches!(operations[..], [] | [Operation::Append(_)]);
-        let mut judging =
+        let mut validating =
             Judging { view, overlay, number, now, plan: Self::default(), undoable, undo: Vec::new() };
         for (place, operation) in operations.into_iter().enumerate() {
-            match judging.operation(place, operation) {
+            match validating.operation(place, operation) {
                 Ok((outcome, effect)) => {
-                    judging.plan.outcomes.push(outcome);
-                    judging.plan.effects.push(effect);
+                    validating.plan.outcomes.push(outcome);
+                    validating.plan.effects.push(effect);
                 }
                 Err(refusal) => {
-                    judging.undo();
+                    validating.undo();
                     return Err(refusal);
                 }
             }
         }
-        Ok(judging.plan)
+        Ok(validating.plan)
     }
 }
 
@@ -157,7 +157,7 @@ struct Judging<'a, V> {
     number: CommitNumber,
     now: Timestamp,
     plan: Plan,
-    /// An append changes nothing before it is judged good, so a commit of one append has nothing to undo.
+    /// An append changes nothing before it is validated good, so a commit of one append has nothing to undo.
     undoable: bool,
     /// What the overlay had before each change, in order.
     undo: Vec<(LogId, Option<Box<Option<LogState>>>)>,
@@ -223,7 +223,7 @@ impl<V: View> Judging<'_, V> {
     fn append(&mut self, append: Append) -> Result<(Outcome, Effect), Refusal> {
         let (number, now) = (self.number, self.now);
         let state = self.state(append.log)?;
-        let Judged { positions } = state.judge(&append, number, now)?;
+        let Validated { positions } = state.validate(&append, number, now)?;
         let appended: Appended = state.apply(&append, &positions, now);
         Ok((Outcome::Appended(appended), Effect::Appended { append, positions }))
     }
@@ -236,7 +236,7 @@ impl<V: View> Judging<'_, V> {
         let mut wanted: Vec<LogId> = refer.into.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        let weight = Weight::of(sources.iter().map(|source| &source.payload));
+        let totals = LogTotals::of(sources.iter().map(|source| &source.payload));
         let mut referred = Referred::default();
         let mut targets = Vec::with_capacity(wanted.len());
         for target in wanted {
@@ -245,7 +245,7 @@ impl<V: View> Judging<'_, V> {
                 Err(_) => referred.missing.push(target),
                 Ok(state) if state.status().closed => referred.closed.push(target),
                 Ok(state) => {
-                    state.refer(number, weight)?;
+                    state.refer(number, totals)?;
                     targets.push(target);
                 }
             }

@@ -52,22 +52,22 @@ pub struct Status {
     /// Whether the log takes no further append.
     pub closed: bool,
     /// All that was ever appended, trimmed or not.
-    pub total: Weight,
+    pub total: LogTotals,
 }
 
 /// How much some records are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weight {
+pub struct LogTotals {
     /// Their number.
     pub records: u64,
     /// Bytes of their payloads.
     pub bytes: u64,
 }
 
-impl Weight {
+impl LogTotals {
     /// What payloads weigh.
     pub fn of<'a>(payloads: impl IntoIterator<Item = &'a Bytes>) -> Self {
-        let one = |weight: Self, payload: &Bytes| weight + Self::one(payload);
+        let one = |totals: Self, payload: &Bytes| totals + Self::one(payload);
         payloads.into_iter().fold(Self::default(), one)
     }
 
@@ -77,7 +77,7 @@ impl Weight {
     }
 }
 
-impl std::ops::Add for Weight {
+impl std::ops::Add for LogTotals {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -85,7 +85,7 @@ impl std::ops::Add for Weight {
     }
 }
 
-impl std::ops::Sub for Weight {
+impl std::ops::Sub for LogTotals {
     type Output = Self;
 
     /// What is left, and nothing where there was less.

@@ -1,11 +1,11 @@
-//! How a log judges an append. Pure, so that every store judges alike and tests need none.
+//! How a log validates an append. Pure, so that every store validates alike and tests need none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp, limits};
 
-use super::{Append, Appended, Conditions, Positions, Status, Then, Weight};
+use super::{Append, Appended, Conditions, LogTotals, Positions, Status, Then};
 
 /// Why a log refuses an operation. Where the answer rests on the log's state, it is told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,7 @@ pub struct LogState {
     tail: Position,
     floor: Position,
     closed: bool,
-    total: Weight,
+    total: LogTotals,
     /// Most logs never need these.
     memory: Option<Box<Memory>>,
 }
@@ -94,20 +94,20 @@ struct Memory {
 /// by the copies and what is new lies apart for a while.
 #[derive(Clone, Debug, Default)]
 struct Producers {
-    settled: Arc<HashMap<ProducerId, Seen>>,
-    fresh: Vec<(ProducerId, Seen)>,
+    settled: Arc<HashMap<ProducerId, ProducerState>>,
+    fresh: Vec<(ProducerId, ProducerState)>,
 }
 
 /// How many stamps lie apart before they are put with the others.
 const FRESH_MAX: usize = 64;
 
 impl Producers {
-    fn get(&self, id: &ProducerId) -> Option<&Seen> {
+    fn get(&self, id: &ProducerId) -> Option<&ProducerState> {
         let fresh = self.fresh.iter().find(|(known, _)| known == id).map(|(_, seen)| seen);
         fresh.or_else(|| self.settled.get(id))
     }
 
-    fn insert(&mut self, id: &ProducerId, seen: Seen) {
+    fn insert(&mut self, id: &ProducerId, seen: ProducerState) {
         if let Some((_, known)) = self.fresh.iter_mut().find(|(known, _)| known == id) {
             *known = seen;
             return;
@@ -128,7 +128,7 @@ impl Producers {
     }
 
     /// Each once, with the last that was seen of it.
-    fn iter(&self) -> impl Iterator<Item = (&ProducerId, &Seen)> {
+    fn iter(&self) -> impl Iterator<Item = (&ProducerId, &ProducerState)> {
         let settled = self.settled.iter().filter(|(id, _)| self.fresh.iter().all(|(fresh, _)| fresh != *id));
         self.fresh.iter().map(|(id, seen)| (id, seen)).chain(settled)
     }
@@ -148,7 +148,7 @@ impl PartialEq for Producers {
 impl Eq for Producers {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seen {
+struct ProducerState {
     epoch: u64,
     sequence: u64,
     at: Timestamp,
@@ -172,8 +172,11 @@ impl From<LogParts> for LogState {
         let LogParts { status: Status { tail, floor, closed, total }, producers, order, closed_by } = parts;
         let bare = producers.is_empty() && order.is_none() && closed_by.is_none();
         let memory = (!bare).then(|| {
-            let seen =
-                |producer: &Producer, at| Seen { epoch: producer.epoch, sequence: producer.sequence, at };
+            let seen = |producer: &Producer, at| ProducerState {
+                epoch: producer.epoch,
+                sequence: producer.sequence,
+                at,
+            };
             let settled = producers.into_iter().map(|(p, at)| (p.id.clone(), seen(&p, at))).collect();
             let producers = Producers { settled: Arc::new(settled), fresh: Vec::new() };
             Box::new(Memory { producers, order, closed_by })
@@ -185,7 +188,7 @@ impl From<LogParts> for LogState {
 impl From<&LogState> for LogParts {
     fn from(state: &LogState) -> Self {
         let Some(memory) = &state.memory else { return Self { status: state.status(), ..Self::default() } };
-        let stamp = |(id, seen): (&ProducerId, &Seen)| {
+        let stamp = |(id, seen): (&ProducerId, &ProducerState)| {
             (Producer { id: id.clone(), epoch: seen.epoch, sequence: seen.sequence }, seen.at)
         };
         Self {
@@ -199,7 +202,7 @@ impl From<&LogState> for LogParts {
 
 /// An append that may be made, with the positions its records get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct Validated {
     /// One for each payload.
     pub positions: Vec<Position>,
 }
@@ -215,8 +218,13 @@ impl LogState {
         Status { tail: self.tail, floor: self.floor, closed: self.closed, total: self.total }
     }
 
-    /// Judges an append, to be made in the given commit.
-    pub fn judge(&self, append: &Append, commit: CommitNumber, now: Timestamp) -> Result<Judged, Refusal> {
+    /// Validates an append, to be made in the given commit.
+    pub fn validate(
+        &self,
+        append: &Append,
+        commit: CommitNumber,
+        now: Timestamp,
+    ) -> Result<Validated, Refusal> {
         if append.payloads.is_empty() && append.then == Then::StayOpen {
             return Err(Refusal::Malformed("an append of nothing that closes nothing"));
         }
@@ -233,20 +241,20 @@ impl LogState {
             return Err(Refusal::TailMoved { tail: self.tail });
         }
         let positions = self.positions(append, commit)?;
-        Ok(Judged { positions })
+        Ok(Validated { positions })
     }
 
-    /// Applies an append that was judged good.
+    /// Applies an append that was validated good.
     pub fn apply(&mut self, append: &Append, positions: &[Position], now: Timestamp) -> Appended {
         self.tail = positions.last().copied().unwrap_or(self.tail);
-        self.total = self.total + Weight::of(&append.payloads);
+        self.total = self.total + LogTotals::of(&append.payloads);
         self.remember(&append.conditions, append.then, now);
         Appended { first: positions.first().copied().unwrap_or(self.tail), last: self.tail }
     }
 
-    /// Judges and applies references to so much.
-    pub fn refer(&mut self, commit: CommitNumber, weight: Weight) -> Result<(), Refusal> {
-        if weight.records == 0 {
+    /// Validates and applies references to so much.
+    pub fn refer(&mut self, commit: CommitNumber, totals: LogTotals) -> Result<(), Refusal> {
+        if totals.records == 0 {
             return Ok(());
         }
         let first = self.next_position(commit);
@@ -254,8 +262,8 @@ impl LogState {
             return Err(Refusal::PositionNotAbove { tail: self.tail });
         }
         let (commit, index) = first.parts();
-        self.tail = Position::in_commit(commit, index.saturating_add(weight.records - 1));
-        self.total = self.total + weight;
+        self.tail = Position::in_commit(commit, index.saturating_add(totals.records - 1));
+        self.total = self.total + totals;
         Ok(())
     }
 
@@ -265,7 +273,7 @@ impl LogState {
     }
 
     /// Says how much was ever appended, when a log is put together from files.
-    pub fn weigh(&mut self, total: Weight) {
+    pub fn weigh(&mut self, total: LogTotals) {
         self.total = total;
     }
 
@@ -356,7 +364,7 @@ impl LogState {
             {
                 memory.producers.forget_idle(now);
             }
-            let seen = Seen { epoch: producer.epoch, sequence: producer.sequence, at: now };
+            let seen = ProducerState { epoch: producer.epoch, sequence: producer.sequence, at: now };
             memory.producers.insert(&producer.id, seen);
             if then == Then::Close {
                 memory.closed_by = Some(producer.clone());
@@ -367,7 +375,7 @@ impl LogState {
         }
     }
 
-    fn seen(&self, producer: &ProducerId) -> Option<&Seen> {
+    fn seen(&self, producer: &ProducerId) -> Option<&ProducerState> {
         self.memory.as_ref()?.producers.get(producer)
     }
 
@@ -388,7 +396,7 @@ impl LogState {
     }
 }
 
-fn is_idle(seen: &Seen, now: Timestamp) -> bool {
+fn is_idle(seen: &ProducerState, now: Timestamp) -> bool {
     now.since(seen.at) >= limits::PRODUCER_IDLE
 }
 
@@ -408,8 +416,8 @@ mod tests {
 
     fn make(state: &mut LogState, append: &Append, now: Timestamp) -> Result<Appended, Refusal> {
         let commit = state.tail.parts().0.next();
-        let judged = state.judge(append, commit, now)?;
-        Ok(state.apply(append, &judged.positions, now))
+        let validated = state.validate(append, commit, now)?;
+        Ok(state.apply(append, &validated.positions, now))
     }
 
     #[test]
@@ -433,9 +441,9 @@ mod tests {
         let append = Append::new(LogId::new(1), vec![Bytes::new(), Bytes::new()]);
         let commit = CommitNumber::from_number(7);
         for expected in [0, 2] {
-            let judged = state.judge(&append, commit, NOW).expect("good");
-            assert_eq!(judged.positions[0], Position::in_commit(commit, expected));
-            state.apply(&append, &judged.positions, NOW);
+            let validated = state.validate(&append, commit, NOW).expect("good");
+            assert_eq!(validated.positions[0], Position::in_commit(commit, expected));
+            state.apply(&append, &validated.positions, NOW);
         }
     }
 }

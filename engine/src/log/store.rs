@@ -21,7 +21,7 @@ pub trait Logs: Send + Sync + 'static {
 }
 
 /// Writing side of a store, for a capability whose tables are `P`.
-pub trait Commits<P: Tables>: Logs {
+pub trait Commits<P: StateMachine>: Logs {
     /// Makes a commit. Durable and visible when it returns. A caller that stops waiting learns nothing:
     /// the commit may or may not be made, but never in part.
     fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>>;
@@ -29,9 +29,9 @@ pub trait Commits<P: Tables>: Logs {
 
 /// A store that holds the tables `P` in memory. What a capability asks of its tables needs no other answer from one such
 /// store than from another.
-pub trait HoldsTables<P: Tables>: Commits<P> {
+pub trait ReadsTable<P: StateMachine>: Commits<P> {
     /// Looks at the tables and, with the function given to `look`, at logs, both at one moment.
-    fn look_at<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R;
+    fn with_table<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R;
 }
 
 /// A capability's own change, carried by a commit beside the operations on logs.
@@ -40,27 +40,27 @@ pub trait Change: Send + Sync + 'static {
     type Refusal: std::error::Error + Send + Sync + 'static;
 }
 
-/// A capability's tables as a state machine, for stores that hold them in memory. Pure: a change is judged
-/// and applied without I/O, the clock or chance, so that replaying the same changes gives the same tables.
-pub trait Tables: Default + Send + Sync + 'static {
+/// A capability's tables as a state machine, for stores that hold them in memory. Pure: a change is validated
+/// and applied without I/O, the clock or randomness, so that replaying the same changes gives the same tables.
+pub trait StateMachine: Default + Send + Sync + 'static {
     /// What can be done to them.
     type Change: Change;
 
     /// Whether the change may be applied to the tables as they are.
-    fn judge(&self, change: &Self::Change) -> Result<(), <Self::Change as Change>::Refusal>;
+    fn validate(&self, change: &Self::Change) -> Result<(), <Self::Change as Change>::Refusal>;
 
-    /// Applies a change that was judged good.
+    /// Applies a change that was validated good.
     fn apply(&mut self, change: Self::Change);
 }
 
 /// Why tables refuse a change.
-pub type Refused<T> = <<T as Tables>::Change as Change>::Refusal;
+pub type Refused<T> = <<T as StateMachine>::Change as Change>::Refusal;
 
-/// Tables of which `P` are a part. A store keeps one value of tables, a ledger; each capability sees its own part
-/// of it and commits its own changes, and a commit is atomic over all parts because the ledger is one.
-pub trait Carries<P: Tables>: Tables {
+/// StateMachine of which `P` are a part. A store keeps one value of tables, a catalog; each capability sees its own part
+/// of it and commits its own changes, and a commit is atomic over all parts because the catalog is one.
+pub trait HasTable<P: StateMachine>: StateMachine {
     /// The part.
-    fn part(&self) -> &P;
+    fn table(&self) -> &P;
 
     /// The part's change as one of the whole. A part whose changes may hold those of another routes them there, so
     /// that one commit changes both.
@@ -70,9 +70,9 @@ pub trait Carries<P: Tables>: Tables {
     fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
 }
 
-/// Tables that stand alone are all of their ledger.
-impl<T: Tables> Carries<T> for T {
-    fn part(&self) -> &T {
+/// StateMachine that stand alone are all of their catalog.
+impl<T: StateMachine> HasTable<T> for T {
+    fn table(&self) -> &T {
         self
     }
 
@@ -100,8 +100,10 @@ pub enum CommitError<R: std::error::Error + 'static> {
 }
 
 impl<R: std::error::Error + 'static> CommitError<R> {
-    /// The same in the words of a part, for a commit of that part to a ledger that refuses with `R`.
-    pub fn of_part<T: Carries<P, Change: Change<Refusal = R>>, P: Tables>(self) -> CommitError<Refused<P>> {
+    /// The same in the words of a part, for a commit of that part to a catalog that refuses with `R`.
+    pub fn of_part<T: HasTable<P, Change: Change<Refusal = R>>, P: StateMachine>(
+        self,
+    ) -> CommitError<Refused<P>> {
         match self {
             Self::Refused(refusal) => CommitError::Refused(refusal),
             Self::Store(error) => CommitError::Store(error),
@@ -179,10 +181,10 @@ mod tests {
         type Refusal = TooLow;
     }
 
-    impl Tables for Mark {
+    impl StateMachine for Mark {
         type Change = Raise;
 
-        fn judge(&self, change: &Raise) -> Result<(), TooLow> {
+        fn validate(&self, change: &Raise) -> Result<(), TooLow> {
             if change.0 > self.0 { Ok(()) } else { Err(TooLow(self.0)) }
         }
 
@@ -204,10 +206,10 @@ mod tests {
         type Refusal = TooLow;
     }
 
-    impl Tables for Names {
+    impl StateMachine for Names {
         type Change = Naming;
 
-        fn judge(&self, _: &Naming) -> Result<(), TooLow> {
+        fn validate(&self, _: &Naming) -> Result<(), TooLow> {
             Ok(())
         }
 
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Ledger {
+    struct Catalog {
         mark: Mark,
         names: Names,
     }
@@ -233,13 +235,13 @@ mod tests {
         type Refusal = TooLow;
     }
 
-    impl Tables for Ledger {
+    impl StateMachine for Catalog {
         type Change = Entry;
 
-        fn judge(&self, change: &Entry) -> Result<(), TooLow> {
+        fn validate(&self, change: &Entry) -> Result<(), TooLow> {
             match change {
-                Entry::Mark(change) => self.mark.judge(change),
-                Entry::Names(change) => self.names.judge(change),
+                Entry::Mark(change) => self.mark.validate(change),
+                Entry::Names(change) => self.names.validate(change),
             }
         }
 
@@ -251,8 +253,8 @@ mod tests {
         }
     }
 
-    impl Carries<Mark> for Ledger {
-        fn part(&self) -> &Mark {
+    impl HasTable<Mark> for Catalog {
+        fn table(&self) -> &Mark {
             &self.mark
         }
 
@@ -265,8 +267,8 @@ mod tests {
         }
     }
 
-    impl Carries<Names> for Ledger {
-        fn part(&self) -> &Names {
+    impl HasTable<Names> for Catalog {
+        fn table(&self) -> &Names {
             &self.names
         }
 
@@ -284,7 +286,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_commit_changes_two_parts_or_neither() {
-        let store = Memory::<Ledger>::new(Bus::new(), Arc::new(WallClock));
+        let store = Memory::<Catalog>::new(Bus::new(), Arc::new(WallClock));
         let both =
             |name, mark| Commit::new().changing(Naming::Name(name)).changing(Naming::Mark(Raise(mark)));
         Commits::<Names>::commit(&store, both("a", 2)).await.expect("made");
@@ -292,6 +294,6 @@ mod tests {
         assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
         let refused = Commits::<Mark>::commit(&store, Commit::new().changing(Raise(1))).await;
         assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
-        store.look(|ledger, _| assert_eq!((ledger.mark.0, &*ledger.names.0), (2, &["a"][..])));
+        store.look(|catalog, _| assert_eq!((catalog.mark.0, &*catalog.names.0), (2, &["a"][..])));
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use super::keys::KEYS;
 use super::value::Given;
-use super::{Config, Place, Problem};
+use super::{Config, Location, Problem};
 
 const PREFIX: &str = "TIDINGS_";
 
@@ -59,6 +59,6 @@ pub(super) fn apply(
                 (key.set)(config, &Given::Variable(value)).err()
             }
         };
-        problems.extend(what.map(|what| Problem { place: Place::Variable(name.to_owned()), what }));
+        problems.extend(what.map(|what| Problem { location: Location::Variable(name.to_owned()), what }));
     }
 }

@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::KEYS;
 use super::value::Given;
-use super::{Config, Place, Problem};
+use super::{Config, Location, Problem};
 
 /// Sets what a file says, and tells what it should not say, in the order of the lines.
 pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut Vec<Problem>) {
@@ -27,9 +27,9 @@ pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut
             _ => file.set(section, name, value, config, problems),
         }
     }
-    problems.sort_by_key(|problem| match problem.place {
-        Place::File { line, .. } => line,
-        Place::WholeFile(_) | Place::Variable(_) | Place::Key(_) => 0,
+    problems.sort_by_key(|problem| match problem.location {
+        Location::File { line, .. } => line,
+        Location::WholeFile(_) | Location::Variable(_) | Location::Key(_) => 0,
     });
 }
 
@@ -60,8 +60,9 @@ impl File<'_> {
     }
 
     fn problem(&self, at: usize, key: &str, what: &str) -> Problem {
-        let place = Place::File { path: self.path.to_owned(), line: self.line(at), key: key.to_owned() };
-        Problem { place, what: what.to_owned() }
+        let location =
+            Location::File { path: self.path.to_owned(), line: self.line(at), key: key.to_owned() };
+        Problem { location, what: what.to_owned() }
     }
 
     fn line(&self, at: usize) -> usize {
@@ -96,6 +97,7 @@ fn unknown(key: &str) -> String {
     let known = KEYS.iter().filter(|known| section(known.name) == wanted);
     let known: Vec<_> =
         known.map(|known| known.name.rsplit_once('.').map_or(known.name, |(_, name)| name)).collect();
-    let place = if wanted.is_empty() { "before the sections".to_owned() } else { format!("in [{wanted}]") };
-    format!("is not a key; known {place}: {}", known.join(", "))
+    let location =
+        if wanted.is_empty() { "before the sections".to_owned() } else { format!("in [{wanted}]") };
+    format!("is not a key; known {location}: {}", known.join(", "))
 }

@@ -652,7 +652,7 @@ async fn a_key_that_goes_while_a_body_comes_does_not_count_for_it() {
     let append = tokio::spawn(async move { append.send().await.expect("an answer") });
     tx.send(Ok("first".into())).await.expect("somebody listens");
     tx.send(Ok("second".into())).await.expect("somebody listens");
-    // What is on its way has been judged by now: the server reads the body behind it.
+    // What is on its way has been validated by now: the server reads the body behind it.
     tx.reserve().await.expect("somebody listens");
     let old = Key::parse(APP_KEY).expect("a key");
     server.projects().remove_key(&project("app"), old.kid()).await.expect("removed");

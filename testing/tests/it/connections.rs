@@ -226,7 +226,7 @@ async fn when_all_connections_are_in_use_only_health_gets_through_and_others_are
         assert!(is_closed(&mut refused).await);
     }
     drop(silent);
-    server.server().lives().drain(server.clock.now());
+    server.server().live_connections().drain(server.clock.now());
     ask(&mut early, b"", "0\r\n\r\n").await;
     ask(&mut connected(&server).await, READ, "200 OK").await;
 }

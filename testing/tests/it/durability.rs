@@ -41,7 +41,7 @@ enum Unsure {
 
 struct Writer {
     number: u64,
-    chance: fastrand::Rng,
+    rng: fastrand::Rng,
     streams: BTreeMap<String, Told>,
     created: u64,
     unsure: Unsure,
@@ -55,20 +55,20 @@ impl Writer {
             let open: Vec<String> =
                 self.living().filter(|(_, told)| !told.closed).map(|(id, _)| id.clone()).collect();
             let living: Vec<String> = self.living().map(|(id, _)| id.clone()).collect();
-            let (step, request) = match self.chance.u8(..100) {
+            let (step, request) = match self.rng.u8(..100) {
                 0..10 if living.len() < LIVING_MAX => self.create(&client, &base),
                 10..13 if !open.is_empty() => {
-                    let id = self.chance.choice(open).expect("there is one");
+                    let id = self.rng.choice(open).expect("there is one");
                     let request =
                         client.post(format!("{base}/v1/k/stream/{id}")).header("stream-closed", "true");
                     (Unsure::Close(id), request)
                 }
                 13..16 if living.len() > 3 => {
-                    let id = self.chance.choice(living).expect("there is one");
+                    let id = self.rng.choice(living).expect("there is one");
                     (Unsure::Delete(id.clone()), client.delete(format!("{base}/v1/k/stream/{id}")))
                 }
                 _ if !open.is_empty() => {
-                    let id = self.chance.choice(open).expect("there is one");
+                    let id = self.rng.choice(open).expect("there is one");
                     let request = self.append(&client, &base, &id, self.streams[&id].messages);
                     (Unsure::Append(id), request)
                 }
@@ -188,13 +188,13 @@ async fn what_was_acknowledged_survives_kill_9_under_load() {
     let mut writers: Vec<Writer> = (0..WRITERS)
         .map(|number| Writer {
             number,
-            chance: fastrand::Rng::with_seed(number),
+            rng: fastrand::Rng::with_seed(number),
             streams: BTreeMap::new(),
             created: 0,
             unsure: Unsure::Nothing,
         })
         .collect();
-    let mut chance = fastrand::Rng::with_seed(99);
+    let mut rng = fastrand::Rng::with_seed(99);
     for _ in 0..rounds() {
         let killed = Arc::new(AtomicBool::new(false));
         let base = server.url("");
@@ -203,7 +203,7 @@ async fn what_was_acknowledged_survives_kill_9_under_load() {
             .map(|writer| tokio::spawn(writer.work(base.clone(), killed.clone())))
             .collect();
         // Long enough for some hundred requests, and never at the same point.
-        tokio::time::sleep(std::time::Duration::from_millis(chance.u64(100..400))).await;
+        tokio::time::sleep(std::time::Duration::from_millis(rng.u64(100..400))).await;
         killed.store(true, Ordering::SeqCst);
         server.kill().await;
         writers = Vec::new();

@@ -7,7 +7,7 @@ use tidings_embedded::{Embedded, Folder};
 use tidings_engine::log::{Commit, Commits, Operation, Then};
 use tidings_engine::{Bus, Clock, ManualClock};
 use tidings_model::{ProjectId, StreamId, Timestamp};
-use tidings_server::{Access, Ledger, Server, ServerOptions, StoreChoice};
+use tidings_server::{Access, Catalog, Server, ServerOptions, StoreChoice};
 use tidings_streams::table::Cause;
 use tidings_streams::{
     Change, CreateRequest, ForkRequest, Retention, StreamError, StreamKey, Streams, Table,
@@ -34,7 +34,7 @@ async fn leave_behind(folder: &std::path::Path, clock: &ManualClock) {
     let (bus, shared): (_, Arc<dyn Clock>) = (Bus::new(), Arc::new(clock.clone()));
     let disk = Arc::new(Folder::make(folder).expect("a folder"));
     let store =
-        Embedded::<Ledger>::open(disk, Default::default(), bus.clone(), shared.clone()).expect("opened");
+        Embedded::<Catalog>::open(disk, Default::default(), bus.clone(), shared.clone()).expect("opened");
     let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default());
     for (id, source) in [("a", None), ("b", Some("a")), ("c", Some("b")), ("d", None), ("e", Some("d"))] {
         streams.create(&key(id), &request(source)).await.expect("created");

@@ -96,11 +96,11 @@ async fn a_reader_that_disconnects_leaves_nothing_behind() {
         readers.push(server.get("/v1/stream/s?offset=-1&live=sse").await);
     }
     // One through hyper, on the connection that created the stream; the others have their sockets for themselves.
-    assert_eq!((server.server().lives().len(), server.server().channels().len()), (20, 2));
+    assert_eq!((server.server().live_connections().len(), server.server().channels().len()), (20, 2));
     assert_eq!(server.bus().listened(), 1);
     drop(readers);
     until("nobody listens", || server.bus().listened() == 0).await;
-    until("nobody lives", || server.server().lives().is_empty()).await;
+    until("nobody lives", || server.server().live_connections().is_empty()).await;
     assert!(server.server().channels().is_empty());
     waiting(&server, 0).await;
 }

@@ -49,7 +49,7 @@ async fn close_of(client: &mut Client) -> (u16, String) {
 }
 
 pub(crate) async fn nobody_is_left(server: &Harness) {
-    until("no live answer is left", || server.server().lives().is_empty()).await;
+    until("no live answer is left", || server.server().live_connections().is_empty()).await;
     until("no channel is left", || server.server().channels().is_empty()).await;
     until("nobody listens", || server.bus().listened() == 0).await;
 }
@@ -165,7 +165,7 @@ async fn a_websocket_that_answers_no_ping_is_given_up() {
     let ping = client.next().await.expect("it goes on").expect("a message");
     assert!(matches!(ping, Message::Ping(_)), "{ping:?}");
     client.flush().await.expect("the pong goes out");
-    assert_eq!(server.server().lives().len(), 1);
+    assert_eq!(server.server().live_connections().len(), 1);
     // And then not any more: half open, as far as the server can see.
     let_pass(&server, 100).await;
     nobody_is_left(&server).await;
@@ -246,7 +246,7 @@ async fn readers_that_stop_reading_are_told_and_cut_and_nobody_else_notices() {
         stopped.push(raw(&server, path).await);
     }
     let mut healthy = Events::of(server.get(path).await);
-    until("all are there", || server.server().lives().len() == 21).await;
+    until("all are there", || server.server().live_connections().len() == 21).await;
     let hearing = tokio::spawn(async move {
         let mut bytes = 0;
         while bytes < 48 * 256 * 1024 {
@@ -257,7 +257,7 @@ async fn readers_that_stop_reading_are_told_and_cut_and_nobody_else_notices() {
     flood(&server, "/v1/stream/s").await;
     let mut healthy = hearing.await.expect("the healthy one heard all of it");
     let_pass(&server, 17).await;
-    until("those who stopped are cut", || server.server().lives().len() == 1).await;
+    until("those who stopped are cut", || server.server().live_connections().len() == 1).await;
     let heard = to_the_end_somehow(stopped.pop().expect("one of them")).await;
     let last = &heard[heard.len().saturating_sub(100)..];
     assert!(
@@ -281,7 +281,7 @@ async fn a_reader_that_stopped_and_reads_on_in_time_is_told_that_it_was_too_slow
     let server = Harness::start().await;
     server.create_text("/v1/stream/s").await;
     let reader = raw(&server, "/v1/stream/s?offset=-1&live=sse").await;
-    until("it is there", || server.server().lives().len() == 1).await;
+    until("it is there", || server.server().live_connections().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
     let_pass(&server, 12).await;
     let heard = to_the_end(reader).await;
@@ -306,7 +306,7 @@ async fn a_reader_through_hyper_that_stops_reading_is_cut_too() {
     let mut socket = used_before(&server).await;
     let head = b"GET /v1/stream/s?offset=-1&live=sse HTTP/1.1\r\nhost: localhost\r\n\r\n";
     socket.write_all(head).await.expect("sent");
-    until("it is there", || server.server().lives().len() == 1).await;
+    until("it is there", || server.server().live_connections().len() == 1).await;
     flood(&server, "/v1/stream/s").await;
     let_pass(&server, 17).await;
     nobody_is_left(&server).await;
@@ -344,6 +344,6 @@ async fn a_stream_takes_so_many_live_readers_and_no_more() {
     let _second = server.get("/v1/stream/s?offset=-1&live=sse").await;
     assert_eq!(server.get("/v1/stream/s?offset=-1&live=sse").await.status(), 503);
     drop(first);
-    until("there is room again", || server.server().lives().len() == 1).await;
+    until("there is room again", || server.server().live_connections().len() == 1).await;
     assert_eq!(server.get("/v1/stream/s?offset=-1&live=sse").await.status(), 200);
 }

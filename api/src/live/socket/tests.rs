@@ -3,7 +3,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tidings_auth::{Action, Admission, Gate, Given, Projects, Randomness, Resource, Route, Table};
-use tidings_engine::deliver::{Batch, Channels, Encode, Join, Limits, Lost, Pieces, Source, Subscription};
+use tidings_engine::deliver::{
+    Batch, Channels, Encode, FrameChunks, Join, Limits, Lost, Source, Subscription,
+};
 use tidings_engine::log::{Append, Commit, Commits, Logs, Memory, Operation, Page, Span};
 use tidings_engine::{Bus, ManualClock};
 use tidings_model::{LogId, Position, ProjectId};
@@ -12,9 +14,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::live::Terms;
+use crate::live::FeedOptions;
 use crate::live::feed::Wire;
-use crate::live::manner::Manner;
+use crate::live::protocol::FeedProtocol;
 
 /// Panics when it is asked whether something may be heard, or what is said in silence, once it was told to.
 #[derive(Clone, Default)]
@@ -26,7 +28,7 @@ impl Broken {
     }
 }
 
-impl Manner for Broken {
+impl FeedProtocol for Broken {
     fn may_hear(&self) -> bool {
         self.check();
         true
@@ -56,7 +58,7 @@ impl Source for OfLog {
 struct Payloads;
 
 impl Encode for Payloads {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let payloads: Vec<_> = batch.records.iter().map(|record| &record.payload[..]).collect();
         Bytes::from(payloads.concat()).into()
     }
@@ -67,7 +69,7 @@ struct World {
     clock: ManualClock,
     store: Arc<Memory<Table>>,
     channels: Channels,
-    lives: Arc<Lives>,
+    live_connections: Arc<LiveConnections>,
     log: LogId,
 }
 
@@ -77,7 +79,13 @@ impl World {
         let store = Arc::new(Memory::<Table>::new(bus.clone(), Arc::new(clock.clone())));
         let log = store.reserve().await.expect("a number");
         store.commit(Commit::new().with(Operation::create(log))).await.expect("a new log");
-        Self { clock, store, channels: Channels::new(bus, Limits::default()), lives: Arc::default(), log }
+        Self {
+            clock,
+            store,
+            channels: Channels::new(bus, Limits::default()),
+            live_connections: Arc::default(),
+            log,
+        }
     }
 
     fn subscription(&self) -> Subscription {
@@ -93,7 +101,7 @@ impl World {
     }
 
     /// A client that reads live, and the task of its socket.
-    async fn reader(&self, manner: Broken) -> (TcpStream, JoinHandle<()>) {
+    async fn reader(&self, protocol: Broken) -> (TcpStream, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let client = TcpStream::connect(listener.local_addr().expect("an address"));
         let (client, accepted) = tokio::join!(client, listener.accept());
@@ -103,11 +111,11 @@ impl World {
         let project = ProjectId::default_project();
         let route = Route { action: Action::Read, project, resource: Resource::Project };
         let pass = gate.enter(route, None).await.expect("everybody is let in");
-        let terms = Terms::new(None, Duration::from_secs(60), pass, clock.now()).expect("it holds");
-        let terms = terms.beating(Duration::from_secs(1)).speaking(Box::new(manner));
-        let feed = Feed::new(Some(self.subscription()), Wire::Plain, terms);
-        let (stream, lives) = (accepted.expect("a connection").0, self.lives.clone());
-        let serving = async move { Socket::serve(stream, feed, clock, &lives).await };
+        let options = FeedOptions::new(None, Duration::from_secs(60), pass, clock.now()).expect("it holds");
+        let options = options.beating(Duration::from_secs(1)).speaking(Box::new(protocol));
+        let feed = Feed::new(Some(self.subscription()), Wire::Plain, options);
+        let (stream, live_connections) = (accepted.expect("a connection").0, self.live_connections.clone());
+        let serving = async move { Socket::serve(stream, feed, clock, &live_connections).await };
         (client.expect("a connection"), tokio::spawn(serving))
     }
 
@@ -131,37 +139,41 @@ async fn is_cut(mut client: TcpStream, serving: JoinHandle<()>) {
 #[tokio::test]
 async fn a_live_answer_that_panics_when_it_is_woken_is_cut_and_the_others_hear() {
     let world = World::new().await;
-    let manner = Broken::default();
-    let (mut broken, serving) = world.reader(manner.clone()).await;
+    let protocol = Broken::default();
+    let (mut broken, serving) = world.reader(protocol.clone()).await;
     let (mut well, _) = world.reader(Broken::default()).await;
     world.append("one ").await;
     hears(&mut broken, "one ").await;
     hears(&mut well, "one ").await;
-    manner.0.store(true, Ordering::SeqCst);
+    protocol.0.store(true, Ordering::SeqCst);
     world.append("two ").await;
     hears(&mut well, "two ").await;
     is_cut(broken, serving).await;
     world.append("three").await;
     hears(&mut well, "three").await;
-    assert_eq!((world.lives.len(), world.channels.readers(world.log)), (1, 1), "nothing is left of it");
+    assert_eq!(
+        (world.live_connections.len(), world.channels.readers(world.log)),
+        (1, 1),
+        "nothing is left of it"
+    );
 }
 
 #[tokio::test]
 async fn a_live_answer_that_panics_when_it_is_asked_is_cut_and_the_others_are_asked() {
     let world = World::new().await;
-    let manner = Broken::default();
-    let (mut broken, serving) = world.reader(manner.clone()).await;
+    let protocol = Broken::default();
+    let (mut broken, serving) = world.reader(protocol.clone()).await;
     let (mut well, _) = world.reader(Broken::default()).await;
     world.append("one ").await;
     hears(&mut broken, "one ").await;
     hears(&mut well, "one ").await;
-    manner.0.store(true, Ordering::SeqCst);
+    protocol.0.store(true, Ordering::SeqCst);
     for _ in 0..5 {
         world.clock.advance(Duration::from_secs(1));
-        world.lives.sweep(world.clock.now());
+        world.live_connections.sweep(world.clock.now());
     }
     is_cut(broken, serving).await;
     world.append("two").await;
     hears(&mut well, "two").await;
-    assert_eq!(world.lives.len(), 1, "nothing is left of it");
+    assert_eq!(world.live_connections.len(), 1, "nothing is left of it");
 }

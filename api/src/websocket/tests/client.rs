@@ -18,7 +18,7 @@ async fn echo(mut pipe: DuplexStream) -> Event {
     while !head.ends_with(b"\r\n\r\n") {
         head.push(pipe.read_u8().await.expect("a request"));
     }
-    let upgrade = Upgrade::judge(&parsed(&head), &["v2.tidings", "v1.tidings"]).expect("a good request");
+    let upgrade = Upgrade::validate(&parsed(&head), &["v2.tidings", "v1.tidings"]).expect("a good request");
     pipe.write_all(&upgrade.bytes(&HeaderMap::new())).await.expect("the answer goes out");
 
     let mut connection = Connection::new(Limits::default(), Patience::default(), NOW);

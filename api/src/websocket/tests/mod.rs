@@ -72,9 +72,9 @@ fn hear(bytes: &[u8]) -> Outcome {
     let outcome = hear_in(bytes, || bytes.len().max(1));
     assert_eq!(hear_in(bytes, || 1), outcome, "byte by byte it is the same");
     for seed in 0..8 {
-        let mut chance = fastrand::Rng::with_seed(seed);
-        let most = 1 << chance.u32(1..12);
-        let pieces = hear_in(bytes, || chance.usize(1..=most));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let most = 1 << rng.u32(1..12);
+        let pieces = hear_in(bytes, || rng.usize(1..=most));
         assert_eq!(pieces, outcome, "in pieces of up to {most} it is the same, seed {seed}");
     }
     outcome

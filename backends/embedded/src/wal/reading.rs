@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tidings_model::CommitNumber;
 
 use super::{
-    End, FIRST_FRAME, FOLDER, Header as FileHeader, KnownLog, LogFile, Shelf, Stock, WINDOW, Wal, WalFile,
-    file_name, write_zeros,
+    End, FIRST_FRAME, FOLDER, Header as FileHeader, KnownLog, LogFile, PooledFiles, WINDOW, Wal, WalFile,
+    WalFilePool, file_name, write_zeros,
 };
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
@@ -31,7 +31,7 @@ pub(super) struct Files {
 
 /// Where a log goes on: a file among those in use, and an offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WritePoint {
     pub(super) file: usize,
     /// Where the last frame begins.
     pub(super) last: u64,
@@ -95,9 +95,9 @@ impl Files {
         &mut self,
         known: &KnownLog,
         replay: &mut impl FnMut(Content) -> Result<(), OpenError>,
-    ) -> Result<(End, Option<Place>), OpenError> {
+    ) -> Result<(End, Option<WritePoint>), OpenError> {
         let (applied, mut end) = (known.applied.number, known.applied);
-        let mut place = None;
+        let mut point = None;
         for (n, file) in self.used.iter().enumerate() {
             let mut seen = None;
             let name = file.id.name();
@@ -124,12 +124,12 @@ impl Files {
                 let last = offset;
                 offset += (HEADER + header.length).next_multiple_of(ALIGNMENT) as u64;
                 if header.number == end.number {
-                    place = Some(Place { file: n, last, offset });
+                    point = Some(WritePoint { file: n, last, offset });
                 }
             }
             self.seen.push(seen);
         }
-        Ok((end, place))
+        Ok((end, point))
     }
 
     /// Refuses a log of which something is lost that was acknowledged.
@@ -137,22 +137,22 @@ impl Files {
         &self,
         known: &KnownLog,
         end: End,
-        place: Option<Place>,
+        point: Option<WritePoint>,
     ) -> Result<(), OpenError> {
-        self.refuse_rot(end, place)?;
-        self.refuse_early_end(known, end, place)
+        self.refuse_rot(end, point)?;
+        self.refuse_early_end(known, end, point)
     }
 
     /// Looks behind the end for a frame that can be read: then one before it was lost.
-    fn refuse_rot(&self, end: End, place: Option<Place>) -> Result<(), OpenError> {
+    fn refuse_rot(&self, end: End, point: Option<WritePoint>) -> Result<(), OpenError> {
         for (n, file) in self.used.iter().enumerate() {
-            let start = match place {
-                Some(place) if n == place.file => place.offset,
-                Some(place) if n < place.file => continue,
+            let start = match point {
+                Some(point) if n == point.file => point.offset,
+                Some(point) if n < point.file => continue,
                 _ => FIRST_FRAME,
             };
             if file.has_frame_after(start, end.number)? {
-                let (name, offset) = self.broken_at(end, place).unwrap_or_else(|| (file.id.name(), start));
+                let (name, offset) = self.broken_at(end, point).unwrap_or_else(|| (file.id.name(), start));
                 return Err(OpenError::Rot { name, offset, lost: end.number.next() });
             }
         }
@@ -164,7 +164,7 @@ impl Files {
         &self,
         known: &KnownLog,
         end: End,
-        place: Option<Place>,
+        point: Option<WritePoint>,
     ) -> Result<(), OpenError> {
         let full = self.used.iter().filter_map(|file| file.id.last).max().unwrap_or_default();
         let reached = known.reached.number.max(full);
@@ -172,17 +172,17 @@ impl Files {
         if end.number >= reached && !other {
             return Ok(());
         }
-        let (name, offset) = self.broken_at(end, place).unwrap_or_else(|| (FOLDER.to_owned(), 0));
+        let (name, offset) = self.broken_at(end, point).unwrap_or_else(|| (FOLDER.to_owned(), 0));
         Err(OpenError::EndsEarly { name, offset, lost: end.number.next(), reached })
     }
 
     /// Where a frame should be that is not: behind the last one, or at the beginning of the next file if that one is full.
-    fn broken_at(&self, end: End, place: Option<Place>) -> Option<(String, u64)> {
+    fn broken_at(&self, end: End, point: Option<WritePoint>) -> Option<(String, u64)> {
         let unfinished = |file: &&WalFile| file.id.last.is_none_or(|last| last > end.number);
-        let first = place.map_or(0, |place| place.file);
+        let first = point.map_or(0, |point| point.file);
         let file = self.used[first..].iter().find(unfinished)?;
-        let offset = match place {
-            Some(place) if self.used[place.file].id == file.id => place.offset,
+        let offset = match point {
+            Some(point) if self.used[point.file].id == file.id => point.offset,
             _ => FIRST_FRAME,
         };
         Some((file.id.name(), offset))
@@ -193,18 +193,18 @@ impl Files {
         disk: Arc<dyn Disk>,
         file_bytes: u64,
         secret: u64,
-        (end, place): (End, Option<Place>),
+        (end, point): (End, Option<WritePoint>),
         record: &mut dyn FnMut(Vec<LogFile>) -> Result<(), OpenError>,
-    ) -> Result<(Wal, Arc<Shelf>), OpenError> {
+    ) -> Result<(Wal, Arc<WalFilePool>), OpenError> {
         let (mut full, mut current, mut empty, mut unfit) = (VecDeque::new(), None, Vec::new(), Vec::new());
         for ((n, mut file), seen) in self.used.into_iter().enumerate().zip(self.seen) {
             let whole = file.file.len().in_file(&file.id.name())? == file_bytes;
-            match place {
-                Some(place) if n == place.file && whole => {
+            match point {
+                Some(point) if n == point.file && whole => {
                     file.id.last = None;
-                    current = Some((file, place.offset));
+                    current = Some((file, point.offset));
                 }
-                Some(place) if n <= place.file => {
+                Some(point) if n <= point.file => {
                     file.id.last = file.id.last.or(seen).or(Some(end.number));
                     full.push_back(file);
                 }
@@ -216,7 +216,7 @@ impl Files {
             let whole = file.file.len().in_file(&file.id.name())? == file_bytes;
             if whole { empty.push(file) } else { unfit.push(file) }
         }
-        let mut stock = Stock {
+        let mut pooled = PooledFiles {
             full,
             current: LogFile { number: 0, sequence: 0, salt: 0, last: None },
             empty,
@@ -225,26 +225,26 @@ impl Files {
             next_number: self.last_number + 1,
             secret,
         };
-        let recorded = |stock: &Stock, current: Option<LogFile>| -> Vec<LogFile> {
-            stock.full.iter().map(|file| file.id).chain(current).collect()
+        let recorded = |pooled: &PooledFiles, current: Option<LogFile>| -> Vec<LogFile> {
+            pooled.full.iter().map(|file| file.id).chain(current).collect()
         };
         let (current, offset) = match current {
             Some(current) => current,
             None => {
                 // The file may be one that is still named.
-                record(recorded(&stock, None))?;
-                (stock.begin(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME)
+                record(recorded(&pooled, None))?;
+                (pooled.begin(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME)
             }
         };
-        stock.current = current.id;
-        record(recorded(&stock, Some(current.id)))?;
+        pooled.current = current.id;
+        record(recorded(&pooled, Some(current.id)))?;
         for file in unfit {
             disk.remove(&file.id.name()).in_file(&file.id.name())?;
         }
-        let full = AtomicUsize::new(stock.full.len());
-        let shelf = Arc::new(Shelf { disk: disk.clone(), file_bytes, stock: Mutex::new(stock), full });
-        let wal = Wal { disk, file_bytes, current, offset, chain: end.chain, shelf: shelf.clone() };
-        Ok((wal, shelf))
+        let full = AtomicUsize::new(pooled.full.len());
+        let pool = Arc::new(WalFilePool { disk: disk.clone(), file_bytes, pooled: Mutex::new(pooled), full });
+        let wal = Wal { disk, file_bytes, current, offset, chain: end.chain, pool: pool.clone() };
+        Ok((wal, pool))
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use tidings_embedded::codec::{Garbled, Put, Take};
+use tidings_embedded::codec::{DecodeError, Reader, Writer};
 use tidings_embedded::simulation::SimulatedDisk;
-use tidings_embedded::{Disk, DiskFile, Embedded, OpenError, Options, StoredTables, Touch};
-use tidings_engine::log::Tables;
+use tidings_embedded::{Access, Disk, DiskFile, Embedded, OpenError, Options, StoredState};
+use tidings_engine::log::StateMachine;
 use tidings_engine::log::contract::{Note, NoteExists, Notes};
 use tidings_engine::{Bus, ManualClock};
 use tidings_model::Timestamp;
@@ -20,11 +20,11 @@ pub struct Book {
     snapshot: Option<VecDeque<Note>>,
 }
 
-impl Tables for Book {
+impl StateMachine for Book {
     type Change = Note;
 
-    fn judge(&self, change: &Note) -> Result<(), NoteExists> {
-        self.notes.judge(change)
+    fn validate(&self, change: &Note) -> Result<(), NoteExists> {
+        self.notes.validate(change)
     }
 
     fn apply(&mut self, change: Note) {
@@ -32,7 +32,7 @@ impl Tables for Book {
     }
 }
 
-impl StoredTables for Book {
+impl StoredState for Book {
     type Row = Note;
 
     fn encode(change: &Note, out: &mut Vec<u8>) {
@@ -40,7 +40,7 @@ impl StoredTables for Book {
         out.text(&change.text);
     }
 
-    fn decode(mut take: Take) -> Result<Note, Garbled> {
+    fn decode(mut take: Reader) -> Result<Note, DecodeError> {
         Ok(Note { key: take.text()?, text: take.text()? })
     }
 
@@ -67,16 +67,16 @@ impl StoredTables for Book {
         change(row);
     }
 
-    fn subjects(&self, change: &Note, subject: &mut dyn FnMut(Touch, u64)) {
-        subject(Touch::Writes, change.key.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte)));
+    fn conflict_keys(&self, change: &Note, touch: &mut dyn FnMut(Access, u64)) {
+        touch(Access::Writes, change.key.bytes().fold(7, |hash, byte| hash * 31 + u64::from(byte)));
     }
 }
 
-/// Small files and generations, so that everything happens soon.
+/// Small files and memtables, so that everything happens soon.
 pub fn small() -> Options {
     Options {
         wal_file_bytes: 64 << 10,
-        generation_bytes: 16 << 10,
+        memtable_bytes: 16 << 10,
         reserve_bytes: 0,
         secret: 7,
         ..Options::default()

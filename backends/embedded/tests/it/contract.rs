@@ -32,7 +32,7 @@ async fn on(options: Options) -> Under {
 }
 
 mod in_memory {
-    //! Everything stays in the first generation.
+    //! Everything stays in the first memtable.
     async fn roomy() -> super::Under {
         super::on(tidings_embedded::Options { reserve_bytes: 0, ..Default::default() }).await
     }
@@ -42,7 +42,7 @@ mod in_memory {
 mod on_disk {
     //! Segments are written and merged all the time.
     async fn tight() -> super::Under {
-        super::on(tidings_embedded::Options { generation_bytes: 600, ..super::small() }).await
+        super::on(tidings_embedded::Options { memtable_bytes: 600, ..super::small() }).await
     }
     tidings_engine::log_contract!(tight);
 }
@@ -72,7 +72,7 @@ impl Commits<Book> for Under {
 }
 
 impl Subject for Under {
-    type Tables = Book;
+    type StateMachine = Book;
 
     fn bus(&self) -> Bus {
         self.store.bus().clone()

@@ -14,7 +14,8 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, Options};
 use tidings_engine::log::contract::Note;
 use tidings_engine::log::{
-    Append, Commit, CommitError, Commits, Logs, Of, Operation, Refer, Refusal, Span, StoreError, Then, Weight,
+    Append, Commit, CommitError, Commits, LogTotals, Logs, Of, Operation, Refer, Refusal, Span, StoreError,
+    Then,
 };
 use tidings_model::{LogId, Position, Producer, ProducerId};
 
@@ -118,7 +119,7 @@ impl Model {
 
 struct Writer {
     number: u64,
-    chance: fastrand::Rng,
+    rng: fastrand::Rng,
     model: Model,
     /// The step that was not answered when the power went.
     unanswered: Option<Step>,
@@ -126,8 +127,8 @@ struct Writer {
 
 impl Writer {
     fn new(seed: u64, number: u64) -> Self {
-        let chance = fastrand::Rng::with_seed(seed * WRITERS + number);
-        Self { number, chance, model: Model::default(), unanswered: None }
+        let rng = fastrand::Rng::with_seed(seed * WRITERS + number);
+        Self { number, rng, model: Model::default(), unanswered: None }
     }
 
     /// Works until the store fails.
@@ -146,11 +147,11 @@ impl Writer {
                 }
                 Err(error) => assert!(self.model.after(&step).is_none(), "{step:?} refused: {error}"),
             }
-            if self.chance.u8(..30) == 0 {
+            if self.rng.u8(..30) == 0 {
                 assert_eq!(self.seen(&store).await, self.model, "while running");
             }
-            if self.chance.u8(..60) == 0 {
-                let (store, flush) = (store.clone(), self.chance.bool());
+            if self.rng.u8(..60) == 0 {
+                let (store, flush) = (store.clone(), self.rng.bool());
                 // Fails when the power is gone; the next commit will too.
                 let _ = tokio::task::spawn_blocking(move || if flush { store.flush() } else { store.tend() })
                     .await;
@@ -161,42 +162,42 @@ impl Writer {
 
     async fn choose(&mut self, store: &Embedded<Book>) -> Step {
         let logs: Vec<LogId> = self.model.logs.keys().copied().collect();
-        if logs.len() < 2 || (logs.len() < 12 && self.chance.u8(..12) == 0) {
+        if logs.len() < 2 || (logs.len() < 12 && self.rng.u8(..12) == 0) {
             return Step::Create(store.reserve().await.expect("numbers are free"));
         }
-        let log = logs[self.chance.usize(..logs.len())];
-        match self.chance.u8(..100) {
+        let log = logs[self.rng.usize(..logs.len())];
+        match self.rng.u8(..100) {
             0..60 => Step::Append {
                 log,
-                payloads: (0..self.chance.usize(1..4)).map(|_| self.payload()).collect(),
-                stamped: self.chance.bool(),
-                close: self.chance.u8(..60) == 0,
-                note: self.chance.u8(..8) == 0,
+                payloads: (0..self.rng.usize(1..4)).map(|_| self.payload()).collect(),
+                stamped: self.rng.bool(),
+                close: self.rng.u8(..60) == 0,
+                note: self.rng.u8(..8) == 0,
             },
             60..78 => {
-                let into = logs.iter().copied().filter(|_| self.chance.bool()).collect();
+                let into = logs.iter().copied().filter(|_| self.rng.bool()).collect();
                 Step::Publish { log, payload: self.payload(), into }
             }
             78..84 => {
-                let into = logs[self.chance.usize(..logs.len())];
+                let into = logs[self.rng.usize(..logs.len())];
                 let records = self.model.logs[&log].payloads.len();
-                Step::Catch { log, skip: records - self.chance.usize(..=records.min(5)), into }
+                Step::Catch { log, skip: records - self.rng.usize(..=records.min(5)), into }
             }
             84..94 => {
                 let known = &self.model.logs[&log];
-                Step::Trim { log, keep: self.chance.usize(..=known.payloads.len() - known.trimmed) }
+                Step::Trim { log, keep: self.rng.usize(..=known.payloads.len() - known.trimmed) }
             }
             _ => Step::Delete(log),
         }
     }
 
     fn payload(&mut self) -> Bytes {
-        let length = match self.chance.u8(..20) {
-            0 => self.chance.usize(4_000..12_000),
-            1..5 => self.chance.usize(500..3_000),
-            _ => self.chance.usize(..100),
+        let length = match self.rng.u8(..20) {
+            0 => self.rng.usize(4_000..12_000),
+            1..5 => self.rng.usize(500..3_000),
+            _ => self.rng.usize(..100),
         };
-        (0..length).map(|_| self.chance.u8(..)).collect()
+        (0..length).map(|_| self.rng.u8(..)).collect()
     }
 
     /// The commit that a step is; none when the store cannot be asked what it needs.
@@ -266,7 +267,7 @@ impl Writer {
             };
             let mut payloads = known.payloads[..hidden].to_vec();
             payloads.extend(kept.into_iter().map(|(_, payload)| payload));
-            assert_eq!(status.total, Weight::of(&payloads), "{log} counts what it ever took");
+            assert_eq!(status.total, LogTotals::of(&payloads), "{log} counts what it ever took");
             let sequence = self.sequence_in(store, log, &known).await;
             seen.logs.insert(log, ModelLog { payloads, trimmed, closed: status.closed, sequence });
         }
@@ -356,13 +357,13 @@ async fn work_until_cut(store: Embedded<Book>, writers: Vec<Writer>) -> Vec<Writ
 
 /// One store and its power cuts.
 async fn life(seed: u64) {
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut disk = SimulatedDisk::new();
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(seed, number)).collect();
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
         // The first cuts come while the store is being made or opened.
-        disk.cut_power_at(chance.u64(1..if cut == 0 { 60 } else { 900 }));
+        disk.cut_power_at(rng.u64(1..if cut == 0 { 60 } else { 900 }));
         match open(&disk, options(seed)) {
             Ok(store) => {
                 for writer in &mut writers {
@@ -374,7 +375,7 @@ async fn life(seed: u64) {
             Err(error) => panic!("{what}: {error}"),
         }
         // The process may be killed first and start again, and the power go only after that.
-        if chance.bool() {
+        if rng.bool() {
             disk = disk.after_kill();
             let store = open(&disk, options(seed)).unwrap_or_else(|error| panic!("{what}, killed: {error}"));
             for writer in &mut writers {
@@ -382,7 +383,7 @@ async fn life(seed: u64) {
             }
             drop(store);
         }
-        disk = disk.after_power_cut(&mut chance);
+        disk = disk.after_power_cut(&mut rng);
         let store = open(&disk, options(seed)).unwrap_or_else(|error| panic!("{what}: {error}"));
         for writer in &mut writers {
             writer.settle(&store, &what).await;
@@ -420,7 +421,7 @@ async fn any_operation_of_the_disk_may_fail() {
         disk.fail_at(operation);
         let Ok(store) = open(&disk, options(1)) else { continue };
         let mut writer = Writer::new(operation, 0);
-        writer.chance = fastrand::Rng::with_seed(5);
+        writer.rng = fastrand::Rng::with_seed(5);
         let mut writer = work_a_while(writer, &store).await;
         drop(store);
         for (disk, what) in [
@@ -430,7 +431,7 @@ async fn any_operation_of_the_disk_may_fail() {
             let store =
                 open(&disk, options(1)).unwrap_or_else(|error| panic!("{operation}, {what}: {error}"));
             let mut copy =
-                Writer { chance: writer.chance.clone(), model: writer.model.clone(), ..Writer::new(0, 0) };
+                Writer { rng: writer.rng.clone(), model: writer.model.clone(), ..Writer::new(0, 0) };
             copy.unanswered = writer.unanswered.clone();
             copy.settle(&store, &format!("operation {operation}, {what}")).await;
             drop(store);

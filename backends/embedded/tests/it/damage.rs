@@ -47,16 +47,16 @@ impl Damage {
         !matches!(self, Self::Zeroed(part) if part.start >= FIRST_FRAME)
     }
 
-    fn all(chance: &mut fastrand::Rng, others: &[String]) -> Vec<Self> {
-        let block = |chance: &mut fastrand::Rng| FIRST_FRAME + 4096 * chance.usize(..14);
-        let (one, two) = (block(chance), block(chance));
+    fn all(rng: &mut fastrand::Rng, others: &[String]) -> Vec<Self> {
+        let block = |rng: &mut fastrand::Rng| FIRST_FRAME + 4096 * rng.usize(..14);
+        let (one, two) = (block(rng), block(rng));
         let mut all = vec![
             Self::Lost,
             Self::Shortened(0),
             Self::Shortened(FIRST_FRAME),
             Self::Shortened(FILE_BYTES / 2),
             Self::Shortened(FILE_BYTES - 1),
-            Self::Shortened(chance.usize(..FILE_BYTES)),
+            Self::Shortened(rng.usize(..FILE_BYTES)),
             Self::Zeroed(0..FILE_BYTES),
             Self::Zeroed(FIRST_FRAME..FILE_BYTES),
             Self::Zeroed(FILE_BYTES / 2..FILE_BYTES),
@@ -87,26 +87,26 @@ fn options(seed: u64) -> Options {
     // Recorded all the time, or only when something else is written.
     let record_interval = Duration::from_millis(if seed.is_multiple_of(3) { 1 } else { 600_000 });
     // Several files of the log have what is nowhere else.
-    Options { secret: seed, record_interval, generation_bytes: 200 << 10, ..small() }
+    Options { secret: seed, record_interval, memtable_bytes: 200 << 10, ..small() }
 }
 
 async fn history(seed: u64, end: End) -> History {
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let disk = SimulatedDisk::new();
     let mut store = open(&disk, options(seed)).expect("new");
     let log = store.reserve().await.expect("a number");
     store.commit(Commit::new().with(Operation::create(log))).await.expect("created");
     let mut acknowledged = Vec::new();
-    for n in 0..chance.u32(1..60) {
+    for n in 0..rng.u32(1..60) {
         let mut payload = n.to_be_bytes().to_vec();
-        payload.resize(chance.usize(4..9_000), chance.u8(..));
+        payload.resize(rng.usize(4..9_000), rng.u8(..));
         let payload = Bytes::from(payload);
         let commit = Commit::new().with(Append::new(log, vec![payload.clone()]));
         acknowledged.push((store.commit(commit).await.expect("appended").number, payload));
-        if chance.u8(..50) == 0 {
+        if rng.u8(..50) == 0 {
             store.flush().expect("written");
         }
-        if chance.u8(..60) == 0 {
+        if rng.u8(..60) == 0 {
             drop(store);
             store = open(&disk, options(seed)).expect("opens");
         }
@@ -186,12 +186,12 @@ async fn damage_everything(end: End) {
     let mut refused_zeros = 0;
     for seed in 0..HISTORIES {
         let history = history(seed, end).await;
-        let mut chance = fastrand::Rng::with_seed(seed);
+        let mut rng = fastrand::Rng::with_seed(seed);
         let names: Vec<String> =
             history.disk.list("wal").expect("listed").iter().map(|short| format!("wal/{short}")).collect();
         for name in &names {
             let others: Vec<String> = names.iter().filter(|other| *other != name).cloned().collect();
-            for damage in Damage::all(&mut chance, &others) {
+            for damage in Damage::all(&mut rng, &others) {
                 history.survives(seed, end, name, &damage).await;
                 let damaged = history.disk.after_kill();
                 damage.apply(&damaged, name);

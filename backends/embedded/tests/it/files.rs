@@ -14,9 +14,9 @@ use tidings_model::{LogId, Position};
 
 use crate::book::{Book, open, small};
 
-/// A store whose generations are never written by themselves.
+/// A store whose memtables are never written by themselves.
 fn roomy() -> Options {
-    Options { wal_file_bytes: 256 << 10, generation_bytes: 1 << 30, ..small() }
+    Options { wal_file_bytes: 256 << 10, memtable_bytes: 1 << 30, ..small() }
 }
 
 async fn new_log(store: &Embedded<Book>) -> LogId {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidings_embedded::Embedded;
 use tidings_embedded::simulation::SimulatedDisk;
-use tidings_engine::log::{Conditions, Memory, Then, Weight};
+use tidings_engine::log::{Conditions, LogTotals, Memory, Then};
 use tidings_engine::{Bus, Clock, ManualClock};
 use tidings_model::{Position, ProjectId, StreamId, Timestamp};
 use tidings_streams::{
@@ -59,9 +59,9 @@ impl Subject {
         self.open();
     }
 
-    async fn upkeep(&self, chance: &mut fastrand::Rng) {
+    async fn upkeep(&self, rng: &mut fastrand::Rng) {
         if let Some(embedded) = self.embedded.clone() {
-            let flush = chance.bool();
+            let flush = rng.bool();
             let done = move || if flush { embedded.flush() } else { embedded.tend() };
             tokio::task::spawn_blocking(done).await.expect("no panic").expect("the disk is well");
         }
@@ -81,7 +81,7 @@ struct Model {
 impl Model {
     /// How many of the oldest records are gone.
     fn gone(&self, now: Timestamp) -> usize {
-        let mut kept = Weight::of(self.records.iter().map(|(_, _, payload)| payload));
+        let mut kept = LogTotals::of(self.records.iter().map(|(_, _, payload)| payload));
         let mut gone = 0;
         for (_, at, payload) in &self.records {
             let over = self.limits.messages.is_some_and(|max| kept.records > max)
@@ -90,7 +90,7 @@ impl Model {
             if !over {
                 break;
             }
-            kept = kept - Weight::one(payload);
+            kept = kept - LogTotals::one(payload);
             gone += 1;
         }
         gone
@@ -119,7 +119,7 @@ async fn append(subject: &Subject, name: &str, model: &mut Model, payload: Bytes
 }
 
 /// Reads all that is kept, and from a random offset.
-async fn compare(subject: &Subject, name: &str, model: &Model, chance: &mut fastrand::Rng, what: &str) {
+async fn compare(subject: &Subject, name: &str, model: &Model, rng: &mut fastrand::Rng, what: &str) {
     let gone = model.gone(subject.clock.now());
     let (mut read, mut from) = (Vec::new(), From::Start);
     loop {
@@ -136,7 +136,7 @@ async fn compare(subject: &Subject, name: &str, model: &Model, chance: &mut fast
     if model.records.is_empty() {
         return;
     }
-    let n = chance.usize(..model.records.len());
+    let n = rng.usize(..model.records.len());
     let answer = subject.streams.read(&key(name), From::After(model.records[n].0)).await;
     match answer {
         Ok((_, chunk)) => {
@@ -151,9 +151,9 @@ async fn compare(subject: &Subject, name: &str, model: &Model, chance: &mut fast
     }
 }
 
-fn limits(chance: &mut fastrand::Rng) -> Retention {
+fn limits(rng: &mut fastrand::Rng) -> Retention {
     loop {
-        let mut some = |max: u64| chance.bool().then(|| chance.u64(1..max));
+        let mut some = |max: u64| rng.bool().then(|| rng.u64(1..max));
         let (age, bytes, messages) = (some(40), some(15_000), some(100));
         let limits = Retention { age: age.map(Duration::from_secs), bytes, messages };
         if !limits.is_unlimited() {
@@ -163,29 +163,29 @@ fn limits(chance: &mut fastrand::Rng) -> Retention {
 }
 
 async fn life(mut subject: Subject, seed: u64) {
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let mut models: BTreeMap<String, Model> = BTreeMap::new();
     for step in 0..1_500 {
         let what = format!("seed {seed}, step {step}");
         let names: Vec<String> = models.keys().cloned().collect();
-        if names.is_empty() || (names.len() < 4 && chance.u8(..100) == 0) {
-            let limits = limits(&mut chance);
+        if names.is_empty() || (names.len() < 4 && rng.u8(..100) == 0) {
+            let limits = limits(&mut rng);
             create(&subject.streams, &what, limits, None).await;
             models.insert(what, Model { limits, ..Model::default() });
             continue;
         }
-        let name = &names[chance.usize(..names.len())];
-        match chance.u8(..100) {
+        let name = &names[rng.usize(..names.len())];
+        match rng.u8(..100) {
             0..75 => {
                 let model = models.get_mut(name).expect("known");
-                for _ in 0..chance.usize(1..4) {
-                    let length = if chance.u8(..30) == 0 { 20_000 } else { chance.usize(1..1_500) };
-                    let payload: Bytes = (0..length).map(|_| chance.alphanumeric() as u8).collect();
+                for _ in 0..rng.usize(1..4) {
+                    let length = if rng.u8(..30) == 0 { 20_000 } else { rng.usize(1..1_500) };
+                    let payload: Bytes = (0..length).map(|_| rng.alphanumeric() as u8).collect();
                     append(&subject, name, model, payload).await;
                 }
             }
-            75..82 => subject.clock.advance(Duration::from_millis(chance.u64(1..8_000))),
-            82..90 => compare(&subject, name, &models[name], &mut chance, &what).await,
+            75..82 => subject.clock.advance(Duration::from_millis(rng.u64(1..8_000))),
+            82..90 => compare(&subject, name, &models[name], &mut rng, &what).await,
             90..93 => {
                 subject.streams.sweep().await.expect("swept");
                 for (name, model) in models.iter().filter(|(_, model)| model.forks == 0) {
@@ -199,11 +199,11 @@ async fn life(mut subject: Subject, seed: u64) {
                 let now = subject.clock.now();
                 let source = models.get_mut(name).expect("known");
                 let gone = source.gone(now);
-                let at = chance.usize(gone..=source.records.len());
+                let at = rng.usize(gone..=source.records.len());
                 let position =
                     |at: usize| at.checked_sub(1).map_or(source.start, |last| source.records[last].0);
                 let (start, offset) = (position(gone), position(at));
-                let wanted = Retention { messages: chance.bool().then_some(7), ..Retention::default() };
+                let wanted = Retention { messages: rng.bool().then_some(7), ..Retention::default() };
                 let request = ForkRequest { source: key(name), offset: Some(offset), sub_offset: 0 };
                 create(&subject.streams, &what, wanted, Some(request)).await;
                 let inherited =
@@ -212,13 +212,13 @@ async fn life(mut subject: Subject, seed: u64) {
                 let records = source.records[gone..at].to_vec();
                 models.insert(what, Model { limits: inherited, start, records, forks: 0 });
             }
-            95..97 => subject.upkeep(&mut chance).await,
+            95..97 => subject.upkeep(&mut rng).await,
             97 => subject.kill(),
             _ => {}
         }
     }
     for (name, model) in &models {
-        compare(&subject, name, model, &mut chance, &format!("seed {seed}, at the end")).await;
+        compare(&subject, name, model, &mut rng, &format!("seed {seed}, at the end")).await;
     }
 }
 

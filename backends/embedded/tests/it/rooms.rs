@@ -12,9 +12,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, OpenError, Options};
-use tidings_engine::deliver::{Batch, Encode, Pieces, Step};
+use tidings_engine::deliver::{Batch, Encode, FrameChunks, Step};
 use tidings_engine::log::{Logs, Span, StoreError};
-use tidings_engine::{Bus, Chance, Clock, ManualClock, Metrics};
+use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
 use tidings_model::{DeviceId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::{Cursor, Event, Kind, NewEvent, Room, RoomError, Rooms, Table};
 
@@ -75,8 +75,8 @@ async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Se
 }
 
 async fn take_over(store: &Embedded<Table>, clock: &ManualClock) -> Result<Rooms, StoreError> {
-    let (clock, chance): (Arc<dyn Clock>, _) = (Arc::new(clock.clone()), Arc::new(Chance::seeded(7)));
-    Rooms::open(Arc::new(store.clone()), Bus::new(), clock, chance, <_>::default(), &Metrics::new()).await
+    let (clock, rng): (Arc<dyn Clock>, _) = (Arc::new(clock.clone()), Arc::new(Rng::seeded(7)));
+    Rooms::open(Arc::new(store.clone()), Bus::new(), clock, rng, <_>::default(), &Metrics::new()).await
 }
 
 fn project() -> ProjectId {
@@ -89,17 +89,17 @@ fn ann() -> (UserId, DeviceId) {
 
 impl Player {
     /// Plays until the store fails.
-    async fn play(&mut self, server: &Server, chance: &mut fastrand::Rng, clock: &ManualClock) {
+    async fn play(&mut self, server: &Server, rng: &mut fastrand::Rng, clock: &ManualClock) {
         for _ in 0..10_000 {
-            let name = ROOMS[chance.usize(..ROOMS.len())];
+            let name = ROOMS[rng.usize(..ROOMS.len())];
             // The clock goes on, and now and then it is set back.
-            clock.advance(Duration::from_millis(chance.u64(..3)));
-            if chance.u8(..20) == 0 {
-                clock.set(clock.now() - Duration::from_millis(chance.u64(..20_000)));
+            clock.advance(Duration::from_millis(rng.u64(..3)));
+            if rng.u8(..20) == 0 {
+                clock.set(clock.now() - Duration::from_millis(rng.u64(..20_000)));
             }
             let played = match server.rooms.find(&project(), &RoomId::parse(name).expect("an id")).await {
-                Ok(Some(room)) => self.step(server, name, &room, chance).await,
-                Ok(None) => self.members(server, name, chance).await,
+                Ok(Some(room)) => self.step(server, name, &room, rng).await,
+                Ok(None) => self.members(server, name, rng).await,
                 Err(error) => Err(error.into()),
             };
             match played {
@@ -107,7 +107,7 @@ impl Player {
                 Err(RoomError::Store(StoreError::Unavailable(_))) => return,
                 Err(error) => panic!("{:?}: {error}", self.unanswered),
             }
-            if chance.u8(..60) == 0 {
+            if rng.u8(..60) == 0 {
                 let store = server.store.clone();
                 // Fails when the power is gone; the next commit will too.
                 let _ = tokio::task::spawn_blocking(move || store.flush()).await;
@@ -120,10 +120,10 @@ impl Player {
         server: &Server,
         name: &'static str,
         room: &Room,
-        chance: &mut fastrand::Rng,
+        rng: &mut fastrand::Rng,
     ) -> Result<(), RoomError> {
-        match chance.u8(..10) {
-            0 => self.members(server, name, chance).await,
+        match rng.u8(..10) {
+            0 => self.members(server, name, rng).await,
             1 => self.see(server, name, room).await,
             2..5 => {
                 let event = NewEvent::parse(Kind::Typing, Bytes::from_static(b"{}")).expect("good");
@@ -131,7 +131,7 @@ impl Player {
                 self.rise(name, typed);
                 Ok(())
             }
-            _ => self.write(server, name, room, chance).await,
+            _ => self.write(server, name, room, rng).await,
         }
     }
 
@@ -140,16 +140,16 @@ impl Player {
         server: &Server,
         name: &'static str,
         room: &Room,
-        chance: &mut fastrand::Rng,
+        rng: &mut fastrand::Rng,
     ) -> Result<(), RoomError> {
-        let count = chance.u64(1..4);
+        let count = rng.u64(1..4);
         let payload = |n: u64| {
-            let text = "x".repeat(chance.usize(..400));
+            let text = "x".repeat(rng.usize(..400));
             Bytes::from(format!(r#"{{"messageView":{{"n":{n},"text":"{text}"}}}}"#))
         };
         let payloads: Vec<_> = (self.written..self.written + count).map(payload).collect();
         self.written += count;
-        let stamped = chance.bool();
+        let stamped = rng.bool();
         let (told, sequence) = (self.rooms.entry(name).or_default(), self.sequences.entry(name).or_default());
         let producer = stamped.then(|| Producer {
             id: ProducerId::parse("player").expect("an id"),
@@ -172,11 +172,11 @@ impl Player {
         &mut self,
         server: &Server,
         name: &'static str,
-        chance: &mut fastrand::Rng,
+        rng: &mut fastrand::Rng,
     ) -> Result<(), RoomError> {
         let all: Vec<_> = (0..6).map(|n| UserId::parse(&format!("user {n}")).expect("an id")).collect();
-        let (add, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| chance.u8(..3) == 0);
-        let remove: Vec<_> = rest.into_iter().filter(|_| chance.bool()).collect();
+        let (add, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| rng.u8(..3) == 0);
+        let remove: Vec<_> = rest.into_iter().filter(|_| rng.bool()).collect();
         let told = self.rooms.entry(name).or_default();
         let mut then = told.members.clone();
         then.retain(|user| !remove.contains(user));
@@ -272,17 +272,17 @@ async fn seen(server: &Server, name: &str) -> Told {
 
 /// One store and its power cuts.
 async fn life(seed: u64) {
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
     let mut disk = SimulatedDisk::new();
     let mut player = Player::default();
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
-        disk.cut_power_at(chance.u64(1..if cut == 0 { 60 } else { 900 }));
+        disk.cut_power_at(rng.u64(1..if cut == 0 { 60 } else { 900 }));
         if let Some(server) = open(&disk, seed, &clock).await {
-            player.play(&server, &mut chance, &clock).await;
+            player.play(&server, &mut rng, &clock).await;
         }
-        disk = disk.after_power_cut(&mut chance);
+        disk = disk.after_power_cut(&mut rng);
         let server = open(&disk, seed, &clock).await.expect("the power is back");
         player.settle(&server, &what).await;
     }
@@ -329,7 +329,7 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
 struct Kinds;
 
 impl Encode for Kinds {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let kinds = batch.records.iter().filter_map(Event::of).map(|event| &event.kind.name()[..1]);
         Bytes::from(kinds.collect::<String>()).into()
     }
@@ -343,8 +343,8 @@ async fn who_is_there_hears_all_typing_that_is_not_counted_as_dropped_while_many
     let clock = Arc::new(ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
     let disk = Arc::new(SimulatedDisk::new());
     let store = Embedded::<Table>::open(disk, small(), bus.clone(), clock.clone()).expect("new");
-    let chance = Arc::new(Chance::seeded(7));
-    let opened = Rooms::open(Arc::new(store), bus, clock, chance, <_>::default(), &metrics);
+    let rng = Arc::new(Rng::seeded(7));
+    let opened = Rooms::open(Arc::new(store), bus, clock, rng, <_>::default(), &metrics);
     let rooms = opened.await.expect("open");
     let id = RoomId::parse("r").expect("an id");
     rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");

@@ -14,9 +14,9 @@ use crate::book::{Book, Told, open, open_on, small};
 /// The least that may be left on the disks of these tests.
 const RESERVE: u64 = 1 << 20;
 
-/// Generations are only written when a test says so.
+/// Memtables are only written when a test says so.
 fn by_hand() -> Options {
-    Options { reserve_bytes: RESERVE, generation_bytes: 32 << 20, wal_file_bytes: 2 << 20, ..small() }
+    Options { reserve_bytes: RESERVE, memtable_bytes: 32 << 20, wal_file_bytes: 2 << 20, ..small() }
 }
 
 async fn new_log(store: &Embedded<Book>) -> LogId {

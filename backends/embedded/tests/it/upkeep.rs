@@ -60,7 +60,7 @@ async fn space_of_deleted_and_trimmed_logs_is_given_back() {
 #[tokio::test]
 async fn a_payload_is_stored_once_whatever_the_number_of_references() {
     let disk = SimulatedDisk::new();
-    let store = open(&disk, Options { generation_bytes: 1 << 30, ..small() }).expect("new");
+    let store = open(&disk, Options { memtable_bytes: 1 << 30, ..small() }).expect("new");
     let logs = new_logs(&store, 101).await;
     for n in 0..20u8 {
         let publish = append(logs[0], &[n; 10_000]).with(Refer { of: Of::Append(0), into: logs[1..].into() });
@@ -150,7 +150,7 @@ async fn commits_without_records_do_not_make_the_log_grow_for_ever() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn references_have_all_that_was_committed_before_them() {
     let disk = SimulatedDisk::new();
-    let store = open(&disk, Options { generation_bytes: 1 << 20, ..small() }).expect("new");
+    let store = open(&disk, Options { memtable_bytes: 1 << 20, ..small() }).expect("new");
     let logs = new_logs(&store, 101).await;
     for (n, &target) in logs[1..].iter().enumerate() {
         let of = Of::Stored { log: logs[0], after: Position::ZERO, through: Position::MAX };
@@ -197,7 +197,7 @@ async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
         }
     });
     let told = Arc::new(Told { disk: disk.clone(), before_create, claims: None });
-    let options = Options { generation_bytes: 256 << 10, wal_file_bytes: 16 << 20, ..small() };
+    let options = Options { memtable_bytes: 256 << 10, wal_file_bytes: 16 << 20, ..small() };
     let store = open_on(told, options.clone()).expect("new");
     let logs = new_logs(&store, 400).await;
     for &log in &logs {
@@ -251,7 +251,7 @@ async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_that_finds_no_space_to_be_compacted_is_compacted_later() {
     let disk = SimulatedDisk::new();
-    let options = Options { generation_bytes: 256 << 10, wal_file_bytes: 1 << 20, ..small() };
+    let options = Options { memtable_bytes: 256 << 10, wal_file_bytes: 1 << 20, ..small() };
     let store = open(&disk, options.clone()).expect("new");
     let mut notes = 0;
     let mut note = |bytes: usize| {

@@ -107,15 +107,15 @@ async fn a_room_has_as_many_members_as_it_may() {
 async fn a_seat_holds_until_its_user_is_removed_and_never_again() {
     let world = World::new().await;
     let room = world.room("r", &["ann", "bob"]).await;
-    let seats = [world.rooms.attend(&room, &user("ann")), world.rooms.attend(&room, &user("ann"))];
+    let leases = [world.rooms.attend(&room, &user("ann")), world.rooms.attend(&room, &user("ann"))];
     let other = world.rooms.attend(&room, &user("bob"));
-    assert!(seats.iter().all(|seat| seat.holds()));
+    assert!(leases.iter().all(|lease| lease.holds()));
     change(&world, &room, &[], &["ann"]).await.expect("removed");
-    assert!(!seats.iter().any(|seat| seat.holds()) && other.holds());
+    assert!(!leases.iter().any(|lease| lease.holds()) && other.holds());
     change(&world, &room, &["ann"], &[]).await.expect("added");
     let again = world.rooms.attend(&room, &user("ann"));
-    assert!(again.holds() && !seats.iter().any(|seat| seat.holds()));
-    drop(seats);
+    assert!(again.holds() && !leases.iter().any(|lease| lease.holds()));
+    drop(leases);
     assert!(again.holds(), "who left takes nobody else along");
     change(&world, &room, &[], &["ann"]).await.expect("removed");
     assert!(!again.holds());
@@ -139,8 +139,8 @@ async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_no
     assert!(!before.is_revoked() && !meanwhile.is_revoked(), "nor is it decided");
     drop(held);
     removal.await.expect("removed");
-    for seat in [before, meanwhile] {
-        assert!(!seat.holds() && seat.is_revoked());
+    for lease in [before, meanwhile] {
+        assert!(!lease.holds() && lease.is_revoked());
     }
 }
 
@@ -148,24 +148,24 @@ async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_no
 async fn a_change_that_is_refused_disturbs_nobody() {
     let world = World::with(Options { max_members: 2, ..Options::default() }).await;
     let room = world.room("r", &["ann", "bob"]).await;
-    let seat = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.attend(&room, &user("ann"));
     let refused = change(&world, &room, &["cid", "dan"], &["ann"]).await;
     assert!(matches!(refused, Err(RoomError::TooManyMembers { most: 2 })), "{refused:?}");
-    assert!(seat.holds());
+    assert!(lease.holds());
 }
 
 #[tokio::test]
 async fn who_was_about_to_be_removed_when_that_failed_may_come_again() {
     let world = World::new().await;
     let room = world.room("r", &["ann"]).await;
-    let seat = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.attend(&room, &user("ann"));
     world.faults.full_after(0);
     let failed = change(&world, &room, &[], &["ann"]).await;
     assert!(matches!(failed, Err(RoomError::Store(StoreError::NoSpace))), "{failed:?}");
-    assert!(!seat.holds() && !seat.is_revoked(), "it had to let go, but is still a member");
+    assert!(!lease.holds() && !lease.is_revoked(), "it had to let go, but is still a member");
     let again = world.rooms.attend(&room, &user("ann"));
-    assert!(again.holds() && !again.is_revoked() && !seat.holds());
-    drop(seat);
+    assert!(again.holds() && !again.is_revoked() && !lease.holds());
+    drop(lease);
     assert!(again.holds());
     world.faults.emptied();
     change(&world, &room, &[], &["ann"]).await.expect("removed");
@@ -177,12 +177,12 @@ async fn of_two_removals_of_one_member_the_one_that_is_made_counts() {
     for made_first in [true, false] {
         let world = World::new().await;
         let room = world.room("r", &["ann"]).await;
-        let seat = world.rooms.attend(&room, &user("ann"));
+        let lease = world.rooms.attend(&room, &user("ann"));
         let held = world.store.hold().await;
         // One is on its way to the disk, and for the other there is no space.
         let mut removal = Box::pin(change(&world, &room, &[], &["ann"]));
         assert!((&mut removal).now_or_never().is_none());
-        while seat.holds() {
+        while lease.holds() {
             tokio::task::yield_now().await;
         }
         world.faults.full_after(0);
@@ -192,12 +192,12 @@ async fn of_two_removals_of_one_member_the_one_that_is_made_counts() {
             assert!(change(&world, &room, &[], &["ann"]).await.is_err());
         } else {
             assert!(change(&world, &room, &[], &["ann"]).await.is_err());
-            assert!(!seat.holds() && !seat.is_revoked(), "the other is under way");
+            assert!(!lease.holds() && !lease.is_revoked(), "the other is under way");
             assert!(!world.rooms.attend(&room, &user("ann")).holds());
             drop(held);
             removal.await.expect("removed");
         }
-        assert!(!seat.holds() && seat.is_revoked());
+        assert!(!lease.holds() && lease.is_revoked());
     }
 }
 
@@ -207,9 +207,9 @@ async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
     let room = world.room("r", &["ann"]).await;
     let cursor = world.write(&room, message("a")).await;
     world.rooms.see(&room, &user("ann"), &crate::world::device("d"), cursor, false).await.expect("seen");
-    let seat = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.attend(&room, &user("ann"));
     world.rooms.clear(&project()).await.expect("cleared");
-    assert!(!seat.holds() && seat.is_revoked());
+    assert!(!lease.holds() && lease.is_revoked());
     assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);
     let written = write(&world.rooms, &room, message("b")).await;
     assert!(matches!(written, Err(RoomError::NotFound)), "{written:?}");

@@ -75,7 +75,7 @@ async fn what_was_never_there_does_not_stand_in_the_way_of_what_is_noted() {
         world.rooms.note_seen(&room, &ann, &phone, cursor);
     }
     assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
-    world.rooms.write_noted().await.expect("written");
+    world.rooms.write_pending_receipts().await.expect("written");
     assert_eq!(seen(&world.taken_over().await, &room, &ann).await, [("phone".to_owned(), cursors[1])]);
 }
 
@@ -88,7 +88,7 @@ async fn what_is_noted_is_known_also_while_it_is_being_written() {
     let held = world.faults.hold_look();
     let mut look = Box::pin(seen(&world.rooms, &room, &ann));
     assert!((&mut look).now_or_never().is_none(), "it has looked, and does not know yet what it saw");
-    world.rooms.write_noted().await.expect("written");
+    world.rooms.write_pending_receipts().await.expect("written");
     drop(held);
     assert_eq!(look.await, [("phone".to_owned(), cursors[0])]);
 }
@@ -120,7 +120,7 @@ async fn what_was_noted_does_not_undo_a_rewind() {
     let cursors = cursors(&world, &room, 3).await;
     world.rooms.note_seen(&room, &ann, &phone, cursors[2]);
     world.rooms.see(&room, &ann, &phone, cursors[0], true).await.expect("rewound");
-    world.rooms.write_noted().await.expect("written");
+    world.rooms.write_pending_receipts().await.expect("written");
     assert_eq!(seen(&world.rooms, &room, &ann).await, [("phone".to_owned(), cursors[0])]);
 }
 
@@ -171,7 +171,7 @@ async fn a_device_that_tells_the_same_again_is_not_forgotten_and_that_costs_a_wr
     let tell = async || {
         world.rooms.see(&room, &ann, &device("asks"), cursors[0], false).await.expect("seen");
         world.rooms.note_seen(&room, &ann, &device("notes"), cursors[0]);
-        world.rooms.write_noted().await.expect("written");
+        world.rooms.write_pending_receipts().await.expect("written");
     };
     world.clock.advance(HOUR - SECOND);
     tell().await;
@@ -200,14 +200,14 @@ async fn of_more_than_can_be_noted_the_rest_is_as_if_it_had_not_been_said_and_co
     assert_eq!(world.count("tidings_room_seen_dropped_total"), 1);
     // Those that are noted already may go on.
     world.rooms.note_seen(&room, &user("ann"), &device("phone"), second);
-    world.rooms.write_noted().await.expect("written");
+    world.rooms.write_pending_receipts().await.expect("written");
     let seen = world.rooms.seen(&room, &user("ann")).await.expect("a room");
     assert_eq!(seen.last(Some(&device("phone"))), Some(second));
     assert_eq!(seen.last(Some(&device("watch"))), Some(first));
     assert_eq!(seen.last(Some(&device("laptop"))), None);
     // When they are written, there is room again.
     world.rooms.note_seen(&room, &user("ann"), &device("laptop"), first);
-    world.rooms.write_noted().await.expect("written");
+    world.rooms.write_pending_receipts().await.expect("written");
     let seen = world.rooms.seen(&room, &user("ann")).await.expect("a room");
     assert_eq!(seen.last(Some(&device("laptop"))), Some(first));
     assert_eq!(world.count("tidings_room_seen_dropped_total"), 1);

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use tidings_engine::deliver::{Batch, Encode, Pieces, Step, Subscription};
+use tidings_engine::deliver::{Batch, Encode, FrameChunks, Step, Subscription};
 use tidings_engine::log::Memory;
-use tidings_engine::{Bus, Chance, Clock, ManualClock, Metrics};
+use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
 use tidings_model::{DeviceId, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::{Cursor, Event, Kind, NewEvent, Options, Room, RoomError, Rooms, Table};
 
@@ -108,9 +108,9 @@ async fn open(
     metrics: &Metrics,
 ) -> Rooms {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
-    let chance = Arc::new(Chance::seeded(7));
+    let rng = Arc::new(Rng::seeded(7));
     let store = Wayward { memory: store.clone(), faults: faults.clone() };
-    let opened = Rooms::open(Arc::new(store), bus.clone(), clock, chance, options.clone(), metrics);
+    let opened = Rooms::open(Arc::new(store), bus.clone(), clock, rng, options.clone(), metrics);
     opened.await.expect("open")
 }
 
@@ -160,7 +160,7 @@ pub fn payloads(events: &[(Cursor, String)]) -> Vec<String> {
 struct Lines;
 
 impl Encode for Lines {
-    fn encode(&self, batch: &Batch<'_>, _: u64) -> Pieces {
+    fn encode(&self, batch: &Batch<'_>, _: u64) -> FrameChunks {
         let line = |event: Event| {
             let value: serde_json::Value = serde_json::from_slice(&event.payload).expect("JSON");
             let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);

@@ -20,7 +20,7 @@ fn hear(table: &mut Table, source: u64, second: u64, unreadable: Option<u64>) ->
         envelope: Some(true),
         unreadable: unreadable.map(time),
     };
-    table.judge(&change)?;
+    table.validate(&change)?;
     table.apply(change);
     Ok(())
 }
@@ -99,7 +99,7 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
             envelope: Some(session.get() % 2 == 0),
             unreadable: None,
         };
-        table.judge(&change).expect("there is room");
+        table.validate(&change).expect("there is room");
         table.apply(change);
     }
     let cause = tidings_streams::table::Cause::Deleted;
@@ -160,7 +160,7 @@ fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed() {
                 created_at: time(0),
                 fork: None,
                 forks: 0,
-                life: Life::Active,
+                state: StreamState::Active,
                 owner: Owner::Session,
                 retained: None,
             };

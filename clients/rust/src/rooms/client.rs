@@ -9,10 +9,10 @@ use super::retry::{End, Next, Retry};
 use super::stopped::BoxError;
 use super::stream::{Item, Stream};
 use super::{
-    Credential, Event, Handler, Info, LastSeen, NoCredential, Reason, Refusal, Skip, State, Stopped, Target,
-    Why,
+    ConnectionState, Credential, Event, Handler, Info, LastSeen, NoCredential, Reason, Refusal, Skip,
+    Stopped, Target, Why,
 };
-use crate::{Chance, Clock, SystemChance, SystemClock};
+use crate::{Clock, Rng, SystemChance, SystemClock};
 
 /// A server sends a heartbeat every 15 seconds. After two and a half of them without a sign it is gone, or the way to it.
 pub(super) const SILENCE: Duration = Duration::from_millis(37_500);
@@ -47,7 +47,7 @@ pub struct Client<H, L, C = NoCredential> {
     last_seen: L,
     credential: C,
     clock: Arc<dyn Clock>,
-    chance: Arc<dyn Chance>,
+    rng: Arc<dyn Rng>,
     recent: Recent,
     /// The handler knows of a skip that the next stream tells of once more.
     told_of_skip: bool,
@@ -62,7 +62,7 @@ impl<H: Handler, L: LastSeen> Client<H, L> {
             last_seen,
             credential: NoCredential,
             clock: Arc::new(SystemClock),
-            chance: Arc::new(SystemChance),
+            rng: Arc::new(SystemChance),
             recent: Recent::default(),
             told_of_skip: false,
         }
@@ -70,8 +70,8 @@ impl<H: Handler, L: LastSeen> Client<H, L> {
 
     /// With this credential.
     pub fn with_credential<C: Credential>(self, credential: C) -> Client<H, L, C> {
-        let Self { target, handler, last_seen, clock, chance, recent, told_of_skip, .. } = self;
-        Client { target, handler, last_seen, credential, clock, chance, recent, told_of_skip }
+        let Self { target, handler, last_seen, clock, rng, recent, told_of_skip, .. } = self;
+        Client { target, handler, last_seen, credential, clock, rng, recent, told_of_skip }
     }
 }
 
@@ -83,8 +83,8 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
     }
 
     /// By this chance.
-    pub fn with_chance(mut self, chance: Arc<dyn Chance>) -> Self {
-        self.chance = chance;
+    pub fn with_chance(mut self, rng: Arc<dyn Rng>) -> Self {
+        self.rng = rng;
         self
     }
 
@@ -97,13 +97,13 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
     /// the connection goes with it, and what was stored is where the next run begins.
     pub async fn run(&mut self) -> Stopped {
         let mut retry = Retry::default();
-        self.handler.state(&State::Disconnected);
+        self.handler.state(&ConnectionState::Disconnected);
         let stopped = loop {
             let end = match self.visit(&mut retry).await {
                 Ok(end) => end,
                 Err(stopped) => break stopped,
             };
-            let (wait, why) = match retry.after(end, &*self.chance) {
+            let (wait, why) = match retry.after(end, &*self.rng) {
                 Next::Stop(stopped) => break stopped,
                 Next::Wait(wait, why) => (wait, why),
                 Next::Refresh(wait, refusal) => {
@@ -113,16 +113,16 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                     (wait, Why::TokenRefused)
                 }
             };
-            self.handler.state(&State::Backoff { wait, why });
+            self.handler.state(&ConnectionState::Backoff { wait, why });
             self.clock.sleep(wait).await;
         };
-        self.handler.state(&State::Disconnected);
+        self.handler.state(&ConnectionState::Disconnected);
         stopped
     }
 
     /// Connects once and takes what comes until it ends. An error is one of the application's side.
     async fn visit(&mut self, retry: &mut Retry) -> Result<End, Stopped> {
-        self.handler.state(&State::Connecting);
+        self.handler.state(&ConnectionState::Connecting);
         let cursor = self.last_seen.load().await.map_err(last_seen)?;
         let opening = Stream::open(&self.target, cursor.as_ref(), self.credential.token());
         let mut stream = match in_time(&*self.clock, opening).await {
@@ -134,7 +134,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                 return Ok(end);
             }
         };
-        self.handler.state(&State::Streaming);
+        self.handler.state(&ConnectionState::Streaming);
         match cursor {
             Some(cursor) => self.recent.add(cursor),
             // Without it, what is written before the first event comes would be missed if the stream were cut before that.

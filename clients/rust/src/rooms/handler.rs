@@ -25,7 +25,7 @@ pub trait Handler: Send {
     }
 
     /// The client has entered a state.
-    fn state(&mut self, state: &State) {
+    fn state(&mut self, state: &ConnectionState) {
         let _ = state;
     }
 }
@@ -52,7 +52,7 @@ impl Skip {
 
 /// What the client does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ConnectionState {
     /// Nothing: it has not begun, or it has stopped.
     Disconnected,
     /// It asks for the stream.

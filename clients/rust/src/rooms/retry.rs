@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{Refusal, Skip, Stopped, Why};
-use crate::Chance;
+use crate::Rng;
 
 /// Milliseconds of the wait after a stream that ended, or was ended for being slow.
 pub(super) const PAUSE: RangeInclusive<u64> = 250..=1000;
@@ -76,32 +76,32 @@ impl Retry {
     }
 
     /// Decides after a visit.
-    pub(super) fn after(&mut self, end: End, chance: &dyn Chance) -> Next {
+    pub(super) fn after(&mut self, end: End, rng: &dyn Rng) -> Next {
         match end {
             End::Stop(stopped) => Next::Stop(stopped),
             End::Again { why, retry_after } => {
                 let wait = match &why {
-                    Why::Unavailable(_) | Why::Network(_) => self.trouble(chance),
+                    Why::Unavailable(_) | Why::Network(_) => self.trouble(rng),
                     Why::SlowConsumer
                     | Why::Ended
                     | Why::ServerRestart
                     | Why::Skipped
-                    | Why::TokenRefused => pause(chance),
+                    | Why::TokenRefused => pause(rng),
                 };
                 Next::Wait(self.at_least(wait, retry_after), why)
             }
             End::Gone { had_cursor: true, retry_after, .. } => {
-                Next::Wait(self.at_least(pause(chance), retry_after), Why::Skipped)
+                Next::Wait(self.at_least(pause(rng), retry_after), Why::Skipped)
             }
             // It would be said again and again.
             End::Gone { had_cursor: false, retry_after, .. } => {
-                let wait = self.trouble(chance);
+                let wait = self.trouble(rng);
                 Next::Wait(self.at_least(wait, retry_after), Why::Unavailable(410))
             }
             End::Unauthorized(refusal) if std::mem::replace(&mut self.refreshed, true) => {
                 Next::Stop(Stopped::Unauthorized(refusal))
             }
-            End::Unauthorized(refusal) => Next::Refresh(self.at_least(pause(chance), None), refusal),
+            End::Unauthorized(refusal) => Next::Refresh(self.at_least(pause(rng), None), refusal),
         }
     }
 
@@ -110,16 +110,16 @@ impl Retry {
     }
 
     /// Between half the longest and the longest, so that those who were cut off together do not return together.
-    fn trouble(&mut self, chance: &dyn Chance) -> Duration {
+    fn trouble(&mut self, rng: &dyn Rng) -> Duration {
         let longest = FIRST.saturating_mul(1 << self.troubles.min(16)).min(LONGEST);
         self.troubles = self.troubles.saturating_add(1);
         let millis = longest.as_millis() as u64;
-        Duration::from_millis(chance.within(millis / 2..=millis))
+        Duration::from_millis(rng.within(millis / 2..=millis))
     }
 }
 
-fn pause(chance: &dyn Chance) -> Duration {
-    Duration::from_millis(chance.within(PAUSE))
+fn pause(rng: &dyn Rng) -> Duration {
+    Duration::from_millis(rng.within(PAUSE))
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     /// Draws a share of the range.
     struct Share(f64);
 
-    impl Chance for Share {
+    impl crate::Rng for Share {
         fn within(&self, range: RangeInclusive<u64>) -> u64 {
             range.start() + ((range.end() - range.start()) as f64 * self.0) as u64
         }

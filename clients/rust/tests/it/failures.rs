@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidings_client::rooms::{Reason, Skip, State, Stopped, Why, Wire};
+use tidings_client::rooms::{ConnectionState, Reason, Skip, Stopped, Why, Wire};
 
 use crate::scene::*;
 
@@ -158,7 +158,7 @@ async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half
         }
         scene.luck(0);
         drop(scene.call().await);
-        assert_eq!(scene.wait().await.1, Duration::from_secs(15), "and chance takes up to half of it");
+        assert_eq!(scene.wait().await.1, Duration::from_secs(15), "and rng takes up to half of it");
     }
 }
 
@@ -167,7 +167,9 @@ async fn a_server_that_is_not_there_is_a_network_error() {
     for wire in WIRES {
         let mut scene = begin(Setup::on(wire)).await;
         scene.close_the_door();
-        let Told::State(State::Backoff { why, .. }) = scene.told().await else { panic!("it waits") };
+        let Told::State(ConnectionState::Backoff { why, .. }) = scene.told().await else {
+            panic!("it waits")
+        };
         assert!(matches!(why, Why::Network(_)), "{why:?}");
     }
 }
@@ -218,12 +220,12 @@ async fn it_never_comes_back_without_a_wait() {
 async fn waits(scene: &mut Scene, after: &str) {
     loop {
         match scene.told().await {
-            Told::State(State::Backoff { wait, .. }) => {
+            Told::State(ConnectionState::Backoff { wait, .. }) => {
                 assert!(wait >= PAUSE_LEAST, "after {after}: {wait:?}");
                 scene.pass(wait).await;
                 return scene.expect([connecting()]).await;
             }
-            Told::State(State::Connecting) => panic!("no wait after {after}"),
+            Told::State(ConnectionState::Connecting) => panic!("no wait after {after}"),
             _ => {}
         }
     }
@@ -469,7 +471,7 @@ async fn a_hundred_cuts_lose_nothing_and_double_nothing() {
                         assert_eq!(text, name(handled), "neither a gap nor a double");
                         handled += 1;
                     }
-                    Told::State(State::Backoff { wait, .. }) => break wait,
+                    Told::State(ConnectionState::Backoff { wait, .. }) => break wait,
                     _ => {}
                 }
             };

@@ -1,7 +1,7 @@
 //! What a client does with what comes.
 
 use serde_json::json;
-use tidings_client::rooms::{Reason, Skip, State, Stopped, Why, Wire};
+use tidings_client::rooms::{ConnectionState, Reason, Skip, Stopped, Why, Wire};
 
 use crate::scene::*;
 
@@ -13,7 +13,7 @@ async fn it_is_disconnected_then_connecting_then_streaming_and_then_in_backoff()
         let flow = scene.call().await.open().await;
         scene.expect([streaming()]).await;
         flow.end().await;
-        let Told::State(State::Backoff { why, wait }) = scene.told().await else {
+        let Told::State(ConnectionState::Backoff { why, wait }) = scene.told().await else {
             panic!("it waits before it comes back")
         };
         assert_eq!(why, Why::Ended);

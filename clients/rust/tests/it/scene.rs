@@ -9,10 +9,10 @@ use futures_util::SinkExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tidings_client::rooms::{
-    Client, Credential, Cursor, Event, Handler, InMemory, Info, LastSeen, Reason, Skip, State, Stopped,
-    Target, Why, Wire,
+    Client, ConnectionState, Credential, Cursor, Event, Handler, InMemory, Info, LastSeen, Reason, Skip,
+    Stopped, Target, Why, Wire,
 };
-use tidings_client::{Chance, Clock};
+use tidings_client::{Clock, Rng};
 use tidings_engine::ManualClock;
 use tidings_model::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the client did, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    State(State),
+    State(ConnectionState),
     Event(String),
     Stored(Option<String>),
     Skipped(Skip),
@@ -42,15 +42,15 @@ pub enum Told {
 }
 
 pub fn connecting() -> Told {
-    Told::State(State::Connecting)
+    Told::State(ConnectionState::Connecting)
 }
 
 pub fn streaming() -> Told {
-    Told::State(State::Streaming)
+    Told::State(ConnectionState::Streaming)
 }
 
 pub fn disconnected() -> Told {
-    Told::State(State::Disconnected)
+    Told::State(ConnectionState::Disconnected)
 }
 
 pub fn event(cursor: &str) -> Told {
@@ -83,7 +83,7 @@ impl Clock for Time {
 #[derive(Clone, Default)]
 struct Luck(Arc<AtomicU64>);
 
-impl Chance for Luck {
+impl Rng for Luck {
     fn within(&self, range: RangeInclusive<u64>) -> u64 {
         range.start() + (range.end() - range.start()) * self.0.load(Ordering::SeqCst) / 100
     }
@@ -125,7 +125,7 @@ impl Handler for Teller {
         self.tell(Told::Info(info.reason));
     }
 
-    fn state(&mut self, state: &State) {
+    fn state(&mut self, state: &ConnectionState) {
         self.tell(Told::State(state.clone()));
     }
 }
@@ -237,7 +237,7 @@ impl Scene {
         (scene, flow)
     }
 
-    /// Chance draws the number at so many hundredths of a range from now on. It begins with the lowest.
+    /// Rng draws the number at so many hundredths of a range from now on. It begins with the lowest.
     pub fn luck(&self, hundredths: u64) {
         self.luck.0.store(hundredths, Ordering::SeqCst);
     }
@@ -272,7 +272,7 @@ impl Scene {
 
     /// It waits next; says why, for how long, and lets the time pass. It has not connected before that.
     pub async fn wait(&mut self) -> (Why, Duration) {
-        let Told::State(State::Backoff { wait, why }) = self.told().await else {
+        let Told::State(ConnectionState::Backoff { wait, why }) = self.told().await else {
             panic!("it should wait");
         };
         self.pass(wait).await;

@@ -16,14 +16,14 @@ async fn follows_to_the_end(
     server: &Harness,
     seed: u64,
 ) -> (Vec<String>, usize) {
-    let mut chance = fastrand::Rng::with_seed(seed);
+    let mut rng = fastrand::Rng::with_seed(seed);
     let (mut heard, mut cuts): (Vec<String>, usize) = (Vec::new(), 0);
     loop {
         // Often in the middle of an event, sometimes of the answer's head.
-        let then = if chance.bool() { Then::Silence } else { Then::Cut };
-        proxy.set(Way::Narrow { to: server.address(), bytes: chance.usize(200..12_000), then });
+        let then = if rng.bool() { Then::Silence } else { Then::Cut };
+        proxy.set(Way::Narrow { to: server.address(), bytes: rng.usize(200..12_000), then });
         let mut silent = proxy.watch();
-        let guest = match (guest.wire, chance.u8(..3), heard.last()) {
+        let guest = match (guest.wire, rng.u8(..3), heard.last()) {
             (_, _, None) => guest.clone().asking("cursor=oldest"),
             (Wire::WebSocket, 0, Some(last)) => guest.clone().resuming(last),
             (_, 1, Some(last)) => guest.clone().having_heard(last),

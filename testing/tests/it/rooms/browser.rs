@@ -86,7 +86,7 @@ async fn a_browser_whose_place_is_gone_is_told_and_stays_connected() {
     let first = tell(&server, message(1)).await;
     assert_eq!(browser.hears("messageEvent", &first).await, first);
     proxy.set(Way::Closed);
-    until("it has gone", || server.server().lives().is_empty()).await;
+    until("it has gone", || server.server().live_connections().is_empty()).await;
     let missed = tell(&server, message(2)).await;
     let_age(&server, &rooms).await;
     browser.comes_again(|| proxy.set(Way::Open(server.address()))).await;
@@ -104,7 +104,7 @@ async fn a_browser_whose_place_is_gone_is_told_and_stays_connected() {
     );
     let next = tell(&server, message(3)).await;
     assert_eq!(browser.hears("messageEvent", &next).await, next, "the same connection goes on");
-    assert_eq!(server.server().lives().len(), 1);
+    assert_eq!(server.server().live_connections().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +152,7 @@ async fn an_id_without_data_moves_a_browsers_place_and_is_no_event() {
     let typed = tell(&server, typing("bob")).await;
     assert_eq!(browser.hears("typingEvent", &typed).await, passed, "nothing was heard, but it has moved");
     proxy.set(Way::Closed);
-    until("it has gone", || server.server().lives().is_empty()).await;
+    until("it has gone", || server.server().live_connections().is_empty()).await;
     let missed = tell(&server, reaction("1", "bob", "+1", "add")).await;
     browser.comes_again(|| proxy.set(Way::Open(server.address()))).await;
     assert_eq!(browser.hears("reactionEvent", &missed).await, missed);

@@ -81,7 +81,7 @@ async fn a_token_that_is_confined_gains_the_rooms_that_it_names_and_nothing_else
                     assert_eq!(answer(request).await.status(), status, "{what}");
                 }
             }
-            until("they have gone", || server.server().lives().is_empty()).await;
+            until("they have gone", || server.server().live_connections().is_empty()).await;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tidings_client::rooms::{self, Client, Handler, InMemory, Skip, State, Stopped, Target, Token};
+use tidings_client::rooms::{self, Client, ConnectionState, Handler, InMemory, Skip, Stopped, Target, Token};
 
 use super::proxy::{Proxy, Then, Way};
 use super::*;
@@ -30,7 +30,7 @@ impl tidings_client::Clock for Hurry {
 struct Notes {
     heard: Vec<String>,
     skips: usize,
-    states: Vec<State>,
+    states: Vec<ConnectionState>,
     /// Connections are narrowed anew each time.
     narrow: Option<(Arc<Proxy>, fastrand::Rng, std::net::SocketAddr)>,
 }
@@ -47,9 +47,9 @@ impl Handler for Notes {
         self.skips += 1;
     }
 
-    fn state(&mut self, state: &State) {
-        if let (State::Connecting, Some((proxy, chance, to))) = (state, &mut self.narrow) {
-            proxy.set(Way::Narrow { to: *to, bytes: chance.usize(200..12_000), then: Then::Cut });
+    fn state(&mut self, state: &ConnectionState) {
+        if let (ConnectionState::Connecting, Some((proxy, rng, to))) = (state, &mut self.narrow) {
+            proxy.set(Way::Narrow { to: *to, bytes: rng.usize(200..12_000), then: Then::Cut });
         }
         self.states.push(state.clone());
     }
@@ -90,7 +90,7 @@ async fn the_client_hears_all_in_order_and_once_through_a_hundred_cuts() {
         let notes = client.handler();
         assert!(notes.heard == written, "{} of {}", notes.heard.len(), written.len());
         assert_eq!(notes.skips, 0);
-        let visits = notes.states.iter().filter(|state| **state == State::Streaming).count();
+        let visits = notes.states.iter().filter(|state| **state == ConnectionState::Streaming).count();
         assert!(visits >= 100, "{visits}");
     }
 }

@@ -127,7 +127,7 @@ async fn who_is_connected_hears_all_of_it_whatever_goes() {
         assert_eq!(alice(&server, wire).asking(&asked).is_refused().await.status, 410);
         hears_only_what_is_new(&server, &mut reader).await;
         drop(reader);
-        until("it has gone", || server.server().lives().is_empty()).await;
+        until("it has gone", || server.server().live_connections().is_empty()).await;
     }
 }
 
@@ -157,7 +157,7 @@ async fn who_is_connected_and_takes_a_tenth_longer_than_is_kept_is_told_that_it_
         assert_eq!(again.is_told("compacted").await.detail()["floor"], json!(cursors[199]));
         hears_only_what_is_new(&server, &mut again).await;
         drop((reader, again));
-        until("it has gone", || server.server().lives().is_empty()).await;
+        until("it has gone", || server.server().live_connections().is_empty()).await;
     }
 }
 

@@ -207,7 +207,7 @@ async fn what_is_wrong_is_told_in_order() {
         assert_eq!(at("nowhere", &future).with_token(&boss).is_refused().await.status, 404);
         assert_eq!(at(ROOM, &future).with_token(&boss).is_refused().await.status, 429);
         drop(reader);
-        until("it has gone", || server.server().lives().is_empty()).await;
+        until("it has gone", || server.server().live_connections().is_empty()).await;
         assert_eq!(at(ROOM, &future).with_token(&boss).is_refused().await.status, 410);
     }
 }
@@ -354,7 +354,7 @@ async fn who_is_removed_while_nothing_is_written_is_told_within_a_second() {
         assert_eq!((info.kind.as_str(), info.reason()), ("infoEvent", "membership-revoked"));
         assert!(!reader.broken);
     }
-    until("nobody is left", || server.server().lives().is_empty()).await;
+    until("nobody is left", || server.server().live_connections().is_empty()).await;
 }
 
 #[tokio::test]
@@ -488,7 +488,8 @@ async fn a_token_that_expires_ends_the_stream_within_seconds() {
         assert!(reader.close.is_none());
     }
     let_pass(&server, 15).await;
-    until("they are cut, before anything else is written", || server.server().lives().is_empty()).await;
+    until("they are cut, before anything else is written", || server.server().live_connections().is_empty())
+        .await;
     write(&server, message("after")).await;
     for (wire, mut reader) in readers {
         let info = reader.is_told("token-expired").await;

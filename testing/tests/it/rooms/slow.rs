@@ -177,9 +177,9 @@ async fn who_does_not_even_take_the_last_word_is_cut_off() {
         let mut reader = stopped(&server, &guest).await;
         fill(&server, 60, 16_000).await;
         until_cut(&server, &guest).await;
-        assert!(!server.server().lives().is_empty(), "it is told for a while");
+        assert!(!server.server().live_connections().is_empty(), "it is told for a while");
         let_pass(&server, 7).await;
-        until("it is cut off", || server.server().lives().is_empty()).await;
+        until("it is cut off", || server.server().live_connections().is_empty()).await;
         let heard = reader.rest().await;
         assert!(reader.broken, "it did not end, its socket was reset");
         assert!(heard.iter().all(|event| event.kind == "messageEvent"), "it took none of the last word");
@@ -286,7 +286,7 @@ async fn one_that_stops_among_a_thousand_delays_nobody() {
             (reader, cursors)
         }));
     }
-    until("all are there", || server.server().lives().len() == 1000).await;
+    until("all are there", || server.server().live_connections().len() == 1000).await;
     assert_eq!(server.server().rooms().channels().len(), 2, "they share what is written for them");
     let mut written = Vec::new();
     let now = server.clock.now();

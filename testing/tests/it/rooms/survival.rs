@@ -94,7 +94,7 @@ async fn kills_under_load_lose_nothing_that_was_answered_or_heard_and_give_no_cu
     with_room(&process).await;
     let told = Arc::new(Mutex::new(Told::default()));
     let mut heard: [Vec<(String, String)>; 2] = Default::default();
-    let mut chance = fastrand::Rng::with_seed(5);
+    let mut rng = fastrand::Rng::with_seed(5);
     for round in 0..rounds() {
         let mut readers = Vec::new();
         for (wire, heard) in [Wire::Sse, Wire::WebSocket].into_iter().zip(&heard) {
@@ -107,7 +107,7 @@ async fn kills_under_load_lose_nothing_that_was_answered_or_heard_and_give_no_cu
         let writers: Vec<_> = (0..4)
             .map(|n| tokio::spawn(write_until_killed(url.clone(), format!("{round}.{n}"), told.clone())))
             .collect();
-        let wanted = before + chance.usize(1..80);
+        let wanted = before + rng.usize(1..80);
         until("enough is written", || told.lock().expect("nobody panics").messages.len() >= wanted).await;
         process.kill().await;
         for writer in writers {

@@ -119,11 +119,11 @@ async fn a_websocket_is_pinged_every_fifteen_seconds_and_given_up_after_two_miss
         reader.is_pinged().await;
     }
     hears_only_what_is_new(&server, &mut reader).await;
-    assert_eq!(server.server().lives().len(), 1, "who answers stays");
+    assert_eq!(server.server().live_connections().len(), 1, "who answers stays");
     let_pass(&server, 31).await;
-    assert_eq!(server.server().lives().len(), 1, "one miss is borne");
+    assert_eq!(server.server().live_connections().len(), 1, "one miss is borne");
     let_pass(&server, 17).await;
-    until("it is given up", || server.server().lives().is_empty()).await;
+    until("it is given up", || server.server().live_connections().is_empty()).await;
     until("nobody listens", || server.server().rooms().channels().is_empty()).await;
 }
 

@@ -76,12 +76,12 @@ async fn tail(server: &Harness, session: &str) -> String {
 
 /// How a reader is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carrier {
+enum Transport {
     Bare,
     Hyper,
 }
 
-impl Carrier {
+impl Transport {
     async fn connect(self, server: &Harness) -> TcpStream {
         match self {
             Self::Bare => TcpStream::connect(server.address()).await.expect("a connection"),
@@ -96,14 +96,14 @@ enum Reader {
 }
 
 impl Reader {
-    async fn events(server: &Harness, carrier: Carrier, session: &str) -> Self {
+    async fn events(server: &Harness, transport: Transport, session: &str) -> Self {
         let path = format!("/v1/app/stream/{session}?offset=now&live=sse");
-        Self::Events(Chunked::ask(carrier.connect(server).await, &path).await)
+        Self::Events(Chunked::ask(transport.connect(server).await, &path).await)
     }
 
-    async fn socket(server: &Harness, carrier: Carrier, session: &str) -> Self {
+    async fn socket(server: &Harness, transport: Transport, session: &str) -> Self {
         let url = server.url(&format!("/v1/app/stream/{session}?offset=now&live=websocket"));
-        let socket = carrier.connect(server).await;
+        let socket = transport.connect(server).await;
         let connected = tokio_tungstenite::client_async(url.replace("http://", "ws://"), socket).await;
         Self::Socket(Box::new(connected.expect("a WebSocket").0))
     }
@@ -144,14 +144,14 @@ async fn readers_of_many_sessions_hear_the_same_byte_for_byte_however_they_are_c
         create(&server, "json", "application/json").await;
         let mut readers = Vec::new();
         for (source, envelope) in [("text", false), ("json", false), ("json", true)] {
-            for carrier in [Carrier::Bare, Carrier::Hyper] {
+            for transport in [Transport::Bare, Transport::Hyper] {
                 for n in 0..3 {
-                    let session = format!("{source}-{envelope}-{carrier:?}-{n}");
+                    let session = format!("{source}-{envelope}-{transport:?}-{n}");
                     let wanted = json!({ "sessionId": session, "streamId": source, "envelope": envelope });
                     let subscribed = answer(server.post("/v1/app/subscribe").json(&wanted)).await;
                     assert_eq!(subscribed.status(), 201);
-                    let events = Reader::events(&server, carrier, &session).await;
-                    let socket = Reader::socket(&server, carrier, &session).await;
+                    let events = Reader::events(&server, transport, &session).await;
+                    let socket = Reader::socket(&server, transport, &session).await;
                     let start = tail(&server, &session).await;
                     for mut reader in [events, socket] {
                         reader.hears(None, &start, cursor).await;
@@ -222,8 +222,8 @@ async fn a_session_that_is_read_too_slowly_ends_behind_what_tells_where_to_go_on
     subscribe(&server, "alice", "text").await;
     subscribe(&server, "bob", "text").await;
     let slow = raw(&server, "/v1/app/stream/alice?offset=now&live=sse").await;
-    let mut bob = Reader::events(&server, Carrier::Bare, "bob").await;
-    until("both are there", || server.server().lives().len() == 2).await;
+    let mut bob = Reader::events(&server, Transport::Bare, "bob").await;
+    until("both are there", || server.server().live_connections().len() == 2).await;
     let (block, count) = ("x".repeat(256 * 1024), 48);
     let hearing = tokio::spawn(async move {
         let Reader::Events(body) = &mut bob else { unreachable!("it reads events") };

@@ -16,7 +16,7 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_engine::log::{Conditions, Logs, Record, Span, StoreError, Then};
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
-use tidings_server::Ledger;
+use tidings_server::Catalog;
 use tidings_sessions::follow::Left;
 use tidings_sessions::{Change, Mode, Options, SessionError, Sessions, Store, SubscribeRequest, Undelivered};
 use tidings_streams::{
@@ -51,7 +51,7 @@ fn is_cut(error: &SessionError) -> bool {
 /// A server's sessions on a disk, without the server.
 #[derive(Clone)]
 struct World {
-    store: Embedded<Ledger>,
+    store: Embedded<Catalog>,
     streams: Streams,
     sessions: Sessions,
     clock: ManualClock,
@@ -66,12 +66,12 @@ impl World {
         let (bus, shared): (_, Arc<dyn Clock>) = (Bus::new(), Arc::new(clock.clone()));
         let small = tidings_embedded::Options {
             wal_file_bytes: 64 << 10,
-            generation_bytes: 16 << 10,
+            memtable_bytes: 16 << 10,
             reserve_bytes: 0,
             secret: seed,
             ..Default::default()
         };
-        let store = Embedded::<Ledger>::open(Arc::new(disk.clone()), small, bus.clone(), shared.clone())?;
+        let store = Embedded::<Catalog>::open(Arc::new(disk.clone()), small, bus.clone(), shared.clone())?;
         let kept: Arc<dyn Store> = Arc::new(store.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
             .held(Arc::new(Undelivered::new(kept.clone())));
@@ -104,27 +104,27 @@ impl World {
 
     /// What a source's row says is what the rows of sessions say, and each session has a stream.
     fn check_registries(&self, what: &str) {
-        self.store.look(|ledger, _| {
+        self.store.look(|catalog, _| {
             let (mut heard, mut hearing) = (BTreeSet::new(), BTreeSet::new());
-            for row in ledger.sessions.written() {
+            for row in catalog.sessions.written() {
                 match row {
                     Change::RestoreSource { source, .. } => {
-                        let row = ledger.sessions.source(source).expect("written down");
+                        let row = catalog.sessions.source(source).expect("written down");
                         assert!(!row.targets.is_empty(), "{what}: a source that nobody hears");
                         heard.extend(row.targets.iter().map(|session| (session, source)));
                     }
                     Change::RestoreSession { session, .. } => {
-                        let row = ledger.sessions.session(session).expect("written down");
+                        let row = catalog.sessions.session(session).expect("written down");
                         hearing.extend(row.subscriptions().map(|one| (session, one.source)));
                     }
                     other => panic!("{what}: {other:?}"),
                 }
             }
             assert_eq!(heard, hearing, "{what}: both registries agree");
-            let of_sessions = ledger.streams.iter().filter(|(_, stream)| stream.owner == Owner::Session);
+            let of_sessions = catalog.streams.iter().filter(|(_, stream)| stream.owner == Owner::Session);
             let streams: BTreeSet<_> = of_sessions.map(|(_, stream)| stream.log).collect();
             assert!(hearing.iter().all(|(session, _)| streams.contains(session)), "{what}: no stream");
-            assert_eq!(ledger.sessions.len(), streams.len(), "{what}: each has a row");
+            assert_eq!(catalog.sessions.len(), streams.len(), "{what}: each has a row");
         });
     }
 
@@ -139,7 +139,7 @@ impl World {
 
 /// What happened, to see that the play is one.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct Tally {
     inline: u64,
     queued: u64,
     unsubscribed: u64,
@@ -147,7 +147,7 @@ struct Seen {
     expired: u64,
 }
 
-impl AddAssign for Seen {
+impl AddAssign for Tally {
     fn add_assign(&mut self, other: Self) {
         self.inline += other.inline;
         self.queued += other.queued;
@@ -181,32 +181,32 @@ struct Hears {
 /// Somebody who publishes and has sessions, and remembers what was acknowledged.
 struct Person {
     number: u64,
-    chance: fastrand::Rng,
+    rng: fastrand::Rng,
     /// Messages that were acknowledged.
     published: Vec<(&'static str, Bytes)>,
     messages: u64,
     sessions: BTreeMap<String, Known>,
     begun: u64,
-    seen: Seen,
+    seen: Tally,
 }
 
 impl Person {
     fn new(seed: u64, number: u64) -> Self {
         Self {
             number,
-            chance: fastrand::Rng::with_seed(seed * PEOPLE + number),
+            rng: fastrand::Rng::with_seed(seed * PEOPLE + number),
             published: Vec::new(),
             messages: 0,
             sessions: BTreeMap::new(),
             begun: 0,
-            seen: Seen::default(),
+            seen: Tally::default(),
         }
     }
 
     /// Works until the power is gone.
     async fn work(mut self, world: World) -> Self {
         for _ in 0..10_000 {
-            let done = match self.chance.u8(..100) {
+            let done = match self.rng.u8(..100) {
                 0..60 => self.publish(&world).await,
                 60..76 => self.subscribe(&world).await,
                 76..84 => self.unsubscribe(&world).await,
@@ -214,7 +214,7 @@ impl Person {
                 90..94 => self.delete(&world).await,
                 94..97 => self.let_time_pass(&world).await,
                 _ => {
-                    let (store, flush) = (world.store.clone(), self.chance.bool());
+                    let (store, flush) = (world.store.clone(), self.rng.bool());
                     // Fails when the power is gone; the next step will too.
                     let work = move || if flush { store.flush() } else { store.tend() };
                     let _ = tokio::task::spawn_blocking(work).await;
@@ -234,18 +234,18 @@ impl Person {
 
     fn any_session(&mut self) -> Option<String> {
         let count = self.sessions.len();
-        (count > 0).then(|| self.sessions.keys().nth(self.chance.usize(..count)).expect("counted").clone())
+        (count > 0).then(|| self.sessions.keys().nth(self.rng.usize(..count)).expect("counted").clone())
     }
 
     fn any_source(&mut self) -> &'static str {
-        SOURCES[self.chance.usize(..SOURCES.len())]
+        SOURCES[self.rng.usize(..SOURCES.len())]
     }
 
     async fn publish(&mut self, world: &World) -> Result<(), SessionError> {
         let source = self.any_source();
         self.messages += 1;
-        let most = if self.chance.u8(..8) == 0 { 3000 } else { 40 };
-        let padding = "x".repeat(self.chance.usize(..most));
+        let most = if self.rng.u8(..8) == 0 { 3000 } else { 40 };
+        let padding = "x".repeat(self.rng.usize(..most));
         let text = Bytes::from(format!("{}.{}{padding}", self.number, self.messages));
         let request = AppendRequest {
             body: Body::Content(text_plain(), text.clone()),
@@ -264,7 +264,7 @@ impl Person {
 
     /// A session hears each source at most once in its life, so that it is plain what it must have.
     async fn subscribe(&mut self, world: &World) -> Result<(), SessionError> {
-        let known = if self.chance.bool() { self.any_session() } else { None };
+        let known = if self.rng.bool() { self.any_session() } else { None };
         let session = known.unwrap_or_else(|| {
             self.begun += 1;
             format!("p{}-{}", self.number, self.begun)
@@ -421,21 +421,21 @@ fn check_heard(got: &[&Record], all: &[Record], hears: &Hears, is_heard: bool, w
 }
 
 /// One store and its power cuts.
-async fn life(seed: u64) -> Seen {
-    let mut chance = fastrand::Rng::with_seed(seed);
+async fn life(seed: u64) -> Tally {
+    let mut rng = fastrand::Rng::with_seed(seed);
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
     let mut disk = SimulatedDisk::new();
     begin(&World::open(&disk, seed, &clock).expect("a new store")).await;
     let mut people: Vec<_> = (0..PEOPLE).map(|number| Person::new(seed, number)).collect();
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
-        disk.cut_power_at(chance.u64(1..900));
+        disk.cut_power_at(rng.u64(1..900));
         match World::open(&disk, seed, &clock) {
             Ok(world) => people = work_until_cut(world, people).await,
             Err(tidings_embedded::OpenError::Io { .. }) => {}
             Err(error) => panic!("{what}: {error}"),
         }
-        disk = if chance.u8(..4) == 0 { disk.after_kill() } else { disk.after_power_cut(&mut chance) };
+        disk = if rng.u8(..4) == 0 { disk.after_kill() } else { disk.after_power_cut(&mut rng) };
         let world = World::open(&disk, seed, &clock).unwrap_or_else(|error| panic!("{what}: {error}"));
         world.check_registries(&what);
         world.deliver().await;
@@ -445,7 +445,7 @@ async fn life(seed: u64) -> Seen {
         world.sessions.clean_up().await.expect("cleaned up");
         world.check_registries(&format!("{what}, cleaned up"));
     }
-    let mut seen = Seen::default();
+    let mut seen = Tally::default();
     people.iter().for_each(|person| seen += person.seen);
     seen
 }
@@ -480,10 +480,10 @@ async fn work_until_cut(world: World, people: Vec<Person>) -> Vec<Person> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_registries_agree_and_nothing_is_lost_or_comes_twice_when_the_power_goes() {
-    let mut seen = Seen::default();
+    let mut seen = Tally::default();
     for seed in 0..cuts() / CUTS_PER_STORE {
         seen += life(seed).await;
     }
-    let Seen { inline, queued, unsubscribed, deleted, expired } = seen;
+    let Tally { inline, queued, unsubscribed, deleted, expired } = seen;
     assert!([inline, queued, unsubscribed, deleted, expired].iter().all(|&times| times > 0), "{seen:?}");
 }

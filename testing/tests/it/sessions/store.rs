@@ -13,7 +13,7 @@ use tidings_engine::log::{
 };
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
-use tidings_server::Ledger;
+use tidings_server::Catalog;
 use tidings_sessions::follow::Left;
 use tidings_sessions::table::{Cursor, Progress};
 use tidings_sessions::{
@@ -30,7 +30,7 @@ use super::*;
 
 /// Sessions on a store that the test holds too. Nobody follows unless the test does.
 struct Bench {
-    store: Memory<Ledger>,
+    store: Memory<Catalog>,
     streams: Streams,
     sessions: Sessions,
     clock: ManualClock,
@@ -58,7 +58,7 @@ impl Bench {
     async fn keeping(retention: Retention, options: Options, subscribers: usize) -> Self {
         let (bus, clock) = (Bus::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-        let store = Memory::<Ledger>::new(bus.clone(), shared.clone());
+        let store = Memory::<Catalog>::new(bus.clone(), shared.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
             .shaped(Arc::new(Envelopes::new(Arc::new(store.clone()))))
             .held(Arc::new(Undelivered::new(Arc::new(store.clone()))));
@@ -388,7 +388,7 @@ async fn what_a_publish_writes_does_not_grow_with_its_size_times_its_subscribers
 
 /// A store that cannot, for a while.
 struct Failing {
-    store: Memory<Ledger>,
+    store: Memory<Catalog>,
     fails: AtomicBool,
     /// The only log whose records cannot be delivered, if it is not all.
     only: Option<LogId>,
@@ -511,7 +511,7 @@ async fn a_source_that_cannot_be_delivered_does_not_hold_up_the_others() {
 
 /// A store for streams in which one log cannot be deleted.
 struct Stuck {
-    store: Memory<Ledger>,
+    store: Memory<Catalog>,
     log: Arc<Mutex<Option<LogId>>>,
 }
 
@@ -608,7 +608,7 @@ async fn a_session_that_cannot_be_cleaned_up_does_not_keep_the_others() {
 
 /// A store in which something happens between looking at a source and delivering what it has.
 struct Interrupted {
-    store: Memory<Ledger>,
+    store: Memory<Catalog>,
     before_read: Meanwhile,
     before_commit: Meanwhile,
 }

@@ -71,7 +71,7 @@ async fn kill_and_compare(arguments: &[&str], sessions: usize) {
         subscribe_at(&client, &process, &format!("s{n}"), "news").await;
         begins.insert(format!("s{n}"), 0);
     }
-    let mut chance = fastrand::Rng::with_seed(7);
+    let mut rng = fastrand::Rng::with_seed(7);
     for round in 0..rounds() {
         let acknowledged = Arc::new(AtomicU64::new(0));
         let url = process.url("/v1/app/publish/news");
@@ -81,7 +81,7 @@ async fn kill_and_compare(arguments: &[&str], sessions: usize) {
                 tokio::spawn(publish_until_killed(client, url.clone(), publisher, acknowledged))
             })
             .collect();
-        let wanted = chance.u64(1..60);
+        let wanted = rng.u64(1..60);
         while acknowledged.load(Ordering::SeqCst) < wanted {
             tokio::task::yield_now().await;
         }

@@ -1,12 +1,12 @@
-//! Chance comes from outside, so that a test can repeat it.
+//! Rng comes from outside, so that a test can repeat it.
 
 use std::sync::Mutex;
 
 /// A source of random numbers. Not for secrets.
 #[derive(Debug)]
-pub struct Chance(Mutex<fastrand::Rng>);
+pub struct Rng(Mutex<fastrand::Rng>);
 
-impl Chance {
+impl Rng {
     /// The same seed gives the same numbers.
     pub fn seeded(seed: u64) -> Self {
         Self(Mutex::new(fastrand::Rng::with_seed(seed)))

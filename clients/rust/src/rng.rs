@@ -1,9 +1,9 @@
-//! Chance comes from outside, so that a test can choose it.
+//! Rng comes from outside, so that a test can choose it.
 
 use std::ops::RangeInclusive;
 
 /// A source of random numbers. Not for secrets.
-pub trait Chance: Send + Sync + 'static {
+pub trait Rng: Send + Sync + 'static {
     /// A number in the range.
     fn within(&self, range: RangeInclusive<u64>) -> u64;
 }
@@ -12,7 +12,7 @@ pub trait Chance: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemChance;
 
-impl Chance for SystemChance {
+impl Rng for SystemChance {
     fn within(&self, range: RangeInclusive<u64>) -> u64 {
         fastrand::u64(range)
     }

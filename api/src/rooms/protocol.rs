@@ -6,15 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
-use tidings_engine::Chance;
+use tidings_engine::Rng;
 use tidings_engine::deliver::Subscription;
 use tidings_model::{DeviceId, Position, Timestamp, UserId};
-use tidings_rooms::{Cursor, Room, Rooms, Seat, Visit, VisitKey};
+use tidings_rooms::{Cursor, MembershipLease, ReaderKey, ReaderPermit, Room, Rooms};
 
 use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
 use super::encode::{Dialect, Info, Kinds, RoomEncoder};
 use super::error::seconds;
-use crate::live::{CaughtUp, End, LastWord, Manner, Reply};
+use crate::live::{CaughtUp, End, FeedProtocol, LastWord, Reply};
 use crate::websocket::{Close, Code};
 
 /// When a client may come again whom nothing is wrong with, in milliseconds. Not all at once.
@@ -32,8 +32,8 @@ const NOT_MEMBER: u16 = 4403;
 const NO_TOKEN: u16 = 4401;
 
 /// When a client may come again whom nothing is wrong with.
-pub fn come_again(chance: &Chance) -> Duration {
-    Duration::from_millis(chance.within(RETRY_MS))
+pub fn come_again(rng: &Rng) -> Duration {
+    Duration::from_millis(rng.within(RETRY_MS))
 }
 
 /// Somebody who listens to a room.
@@ -44,9 +44,9 @@ pub struct Listener {
     /// Under what its place is remembered.
     pub device: DeviceId,
     /// Under what it is known if it is too slow.
-    pub key: VisitKey,
+    pub key: ReaderKey,
     /// Its membership; none for who manages.
-    pub seat: Option<Seat>,
+    pub lease: Option<MembershipLease>,
     pub dialect: Dialect,
     pub kinds: Kinds,
     pub known: Known,
@@ -58,9 +58,9 @@ pub struct Listener {
     pub may_be_marked: bool,
     /// Whether it wants to be told when it has had all.
     pub tells_caught_up: bool,
-    pub chance: Arc<Chance>,
+    pub rng: Arc<Rng>,
     /// Counts its streams.
-    pub _visit: Visit,
+    pub _permit: ReaderPermit,
 }
 
 impl Listener {
@@ -69,7 +69,7 @@ impl Listener {
         // Where it begins is its place until it hears something.
         let place = match self.dialect {
             Dialect::Events(_) => {
-                let retry = come_again(&self.chance).as_millis();
+                let retry = come_again(&self.rng).as_millis();
                 Some(Bytes::from(format!("retry: {retry}\nid: {}\n\n", beginning.after)))
             }
             Dialect::Messages => None,
@@ -85,13 +85,13 @@ impl Listener {
         self.rooms.listen(&self.room, &self.known.bounds, beginning.after, form, Arc::new(encoder))
     }
 
-    /// In the manner of who has decided where to begin.
-    pub fn begun(self) -> Box<dyn Manner> {
+    /// In the protocol of who has decided where to begin.
+    pub fn begun(self) -> Box<dyn FeedProtocol> {
         Box::new(Talk { listener: self, waiting: None, told: Position::ZERO })
     }
 
-    /// In the manner of who may still say where.
-    pub fn waiting(self, otherwise: Beginning, now: Timestamp) -> Box<dyn Manner> {
+    /// In the protocol of who may still say where.
+    pub fn waiting(self, otherwise: Beginning, now: Timestamp) -> Box<dyn FeedProtocol> {
         Box::new(Talk { listener: self, waiting: Some((otherwise, now + RESUME_TIME)), told: Position::ZERO })
     }
 
@@ -130,7 +130,7 @@ impl Talk {
     /// Begins where the client did not say otherwise.
     fn start_unasked(&self, beginning: Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
         let Listener { rooms, key, may_be_marked, .. } = &self.listener;
-        let is_marked = *may_be_marked && rooms.visits().take_mark(key);
+        let is_marked = *may_be_marked && rooms.reader_limits().take_mark(key);
         let because = if is_marked { Some(Missed::Compacted(None)) } else { beginning.because };
         self.start(&Beginning { because, ..beginning }, answer, now)
     }
@@ -160,18 +160,18 @@ impl Talk {
 
     /// Whether it is known to be no member any more.
     fn is_removed(&self) -> bool {
-        self.listener.seat.as_ref().is_some_and(Seat::is_revoked)
+        self.listener.lease.as_ref().is_some_and(MembershipLease::is_revoked)
     }
 
     /// What is said last, in the stream.
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
-        let Listener { rooms, key, chance, known, .. } = &self.listener;
-        let soon = come_again(chance);
+        let Listener { rooms, key, rng, known, .. } = &self.listener;
+        let soon = come_again(rng);
         // Who has not begun yet has not been anywhere.
         let cursor = self.waiting.as_ref().map_or(resume.into(), |(beginning, _)| beginning.after);
         let (reason, detail, retry) = match end {
             End::Slow => {
-                let retry = rooms.visits().cut(key.clone(), now);
+                let retry = rooms.reader_limits().cut(key.clone(), now);
                 let detail = json!({
                     "status": 409,
                     "resume": cursor.to_string(),
@@ -193,9 +193,9 @@ impl Talk {
     }
 }
 
-impl Manner for Talk {
+impl FeedProtocol for Talk {
     fn may_hear(&self) -> bool {
-        self.listener.seat.as_ref().is_none_or(Seat::holds)
+        self.listener.lease.as_ref().is_none_or(MembershipLease::holds)
     }
 
     fn heartbeat(&mut self, reached: Position) -> Option<Bytes> {

@@ -21,22 +21,22 @@ use tidings_model::ProjectId;
 use tidings_streams::StreamKey;
 use tower_service::Service;
 
-use crate::answer::{Judged, finished};
+use crate::answer::{Admission, finished};
 use crate::credential::Caller;
-use crate::turnstile::HeadBytes;
+use crate::request_limiter::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
 use crate::{Api, path, rooms, streams};
 
 /// Answers requests.
 #[derive(Clone)]
-pub struct Front {
+pub struct FastPath {
     /// Set where appends are served.
     straight: Option<Api>,
     router: Router,
     clock: Arc<dyn Clock>,
 }
 
-impl Front {
+impl FastPath {
     /// All routes.
     pub fn new(api: Api) -> Self {
         // A span would have to be around the whole; whoever exports them has other cares than a few microseconds.
@@ -82,7 +82,7 @@ enum Goal {
 }
 
 impl Goal {
-    /// That of a path, and the route that the path would take. What is not plain is for the routes to judge.
+    /// That of a path, and the route that the path would take. What is not plain is for the routes to validate.
     fn of(path: &str) -> Option<(&'static str, Self)> {
         if let Some((project, room)) = rooms::written_to(path) {
             let project = ProjectId::parse(project).ok().filter(|project| !project.is_reserved())?;
@@ -100,7 +100,7 @@ async fn append(api: Api, template: &'static str, goal: Goal, mut request: Reque
     let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
-    let Judged { admitted, origin, content } = Judged::of(&api, &request, head, caller.shows());
+    let Admission { admitted, origin, content } = Admission::of(&api, &request, head, caller.shows());
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
     let answered = match (admitted, &goal) {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tidings_engine::log::Tables;
+use tidings_engine::log::StateMachine;
 
-use crate::codec::{Garbled, Take};
+use crate::codec::{DecodeError, Reader};
 
-/// Tables that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
+/// StateMachine that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
 /// checkpoint.
 ///
 /// The copy is written while the tables go on changing, as a snapshot: it begins at one moment and is read in steps, each
 /// under the store's lock, so a step only gathers rows, which are cheap to clone, and they are written afterwards.
-pub trait StoredTables: Tables {
+pub trait StoredState: StateMachine {
     /// One row of a snapshot.
     type Row: Send;
 
@@ -19,10 +19,10 @@ pub trait StoredTables: Tables {
     fn encode(change: &Self::Change, out: &mut Vec<u8>);
 
     /// Reads a change back.
-    fn decode(take: Take) -> Result<Self::Change, Garbled>;
+    fn decode(reader: Reader) -> Result<Self::Change, DecodeError>;
 
-    /// Whether a change is judged and changes nothing: then it need not be written.
-    fn is_only_judged(_: &Self::Change) -> bool {
+    /// Whether a change is validated and changes nothing: then it need not be written.
+    fn is_precondition(_: &Self::Change) -> bool {
         false
     }
 
@@ -44,15 +44,15 @@ pub trait StoredTables: Tables {
     /// empty ones.
     fn restore(row: Self::Row, change: &mut dyn FnMut(Self::Change));
 
-    /// What a change reads or writes, as hashes. Two commits that share one are not judged in one go, unless both only
+    /// What a change reads or writes, as hashes. Two commits that share one are not validated in one go, unless both only
     /// read it.
-    fn subjects(&self, change: &Self::Change, subject: &mut dyn FnMut(Touch, u64));
+    fn conflict_keys(&self, change: &Self::Change, touch: &mut dyn FnMut(Access, u64));
 }
 
 /// What a change does to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// It is judged by it, and leaves it as it is.
+pub enum Access {
+    /// It is validated by it, and leaves it as it is.
     Reads,
     /// It changes it.
     Writes,
@@ -105,7 +105,7 @@ impl Numbers {
 
 /// Changes that make the same tables, as a checkpoint would have them.
 #[cfg(test)]
-pub(crate) fn snapshot_of<T: StoredTables>(tables: &mut T) -> Vec<T::Change> {
+pub(crate) fn snapshot_of<T: StoredState>(tables: &mut T) -> Vec<T::Change> {
     let mut changes = Vec::new();
     tables.begin_snapshot();
     while let Some(rows) = tables.next_rows(2) {

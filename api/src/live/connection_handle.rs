@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 /// The connection under a request, put into it by whoever serves the connection.
 #[derive(Clone)]
-pub struct Conduit {
+pub struct ConnectionHandle {
     line: Arc<Line>,
     /// Whether other requests may be under way on it.
     shared: bool,
@@ -25,7 +25,7 @@ struct Line {
     left: AtomicBool,
 }
 
-impl Conduit {
+impl ConnectionHandle {
     /// A connection that is counted by what is held.
     pub fn new(held: Arc<dyn Any + Send + Sync>) -> Self {
         Self { line: Arc::default(), shared: false, held }

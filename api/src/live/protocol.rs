@@ -9,7 +9,7 @@ use crate::websocket::{Close, Code};
 
 /// A capability's manners towards one client. What it says is text: an event of an event stream, or the text of a
 /// WebSocket message, whichever the client reads.
-pub trait Manner: Send {
+pub trait FeedProtocol: Send {
     /// Whether the client may hear what comes next. Asked before anything is taken for it, so it must be cheap.
     fn may_hear(&self) -> bool {
         true
@@ -88,4 +88,4 @@ pub struct LastWord {
 /// Says what there is and nothing else.
 pub struct Plain;
 
-impl Manner for Plain {}
+impl FeedProtocol for Plain {}

@@ -1,12 +1,12 @@
 //! All tables of the server as one value, so that a store keeps them together and one commit can change several.
 
-use tidings_embedded::codec::{Garbled, Put, Take};
-use tidings_embedded::{StoredTables, Touch};
-use tidings_engine::log::{self, Carries, Tables};
+use tidings_embedded::codec::{DecodeError, Reader, Writer};
+use tidings_embedded::{Access, StoredState};
+use tidings_engine::log::{self, HasTable, StateMachine};
 
 /// The tables of every part.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct Catalog {
     /// Of streams.
     pub streams: tidings_streams::Table,
     /// Of sessions.
@@ -51,15 +51,15 @@ impl log::Change for Change {
     type Refusal = Refusal;
 }
 
-impl Tables for Ledger {
+impl StateMachine for Catalog {
     type Change = Change;
 
-    fn judge(&self, change: &Change) -> Result<(), Refusal> {
+    fn validate(&self, change: &Change) -> Result<(), Refusal> {
         match change {
-            Change::Streams(change) => self.streams.judge(change).map_err(Refusal::Streams),
-            Change::Sessions(change) => self.sessions.judge(change).map_err(Refusal::Sessions),
-            Change::Rooms(change) => self.rooms.judge(change).map_err(Refusal::Rooms),
-            Change::Projects(change) => self.projects.judge(change).map_err(Refusal::Projects),
+            Change::Streams(change) => self.streams.validate(change).map_err(Refusal::Streams),
+            Change::Sessions(change) => self.sessions.validate(change).map_err(Refusal::Sessions),
+            Change::Rooms(change) => self.rooms.validate(change).map_err(Refusal::Rooms),
+            Change::Projects(change) => self.projects.validate(change).map_err(Refusal::Projects),
         }
     }
 
@@ -77,8 +77,8 @@ impl Tables for Ledger {
     }
 }
 
-impl Carries<tidings_streams::Table> for Ledger {
-    fn part(&self) -> &tidings_streams::Table {
+impl HasTable<tidings_streams::Table> for Catalog {
+    fn table(&self) -> &tidings_streams::Table {
         &self.streams
     }
 
@@ -94,8 +94,8 @@ impl Carries<tidings_streams::Table> for Ledger {
     }
 }
 
-impl Carries<tidings_sessions::Table> for Ledger {
-    fn part(&self) -> &tidings_sessions::Table {
+impl HasTable<tidings_sessions::Table> for Catalog {
+    fn table(&self) -> &tidings_sessions::Table {
         &self.sessions
     }
 
@@ -115,8 +115,8 @@ impl Carries<tidings_sessions::Table> for Ledger {
     }
 }
 
-impl Carries<tidings_rooms::Table> for Ledger {
-    fn part(&self) -> &tidings_rooms::Table {
+impl HasTable<tidings_rooms::Table> for Catalog {
+    fn table(&self) -> &tidings_rooms::Table {
         &self.rooms
     }
 
@@ -132,8 +132,8 @@ impl Carries<tidings_rooms::Table> for Ledger {
     }
 }
 
-impl Carries<tidings_auth::Table> for Ledger {
-    fn part(&self) -> &tidings_auth::Table {
+impl HasTable<tidings_auth::Table> for Catalog {
+    fn table(&self) -> &tidings_auth::Table {
         &self.projects
     }
 
@@ -168,7 +168,7 @@ pub enum Row {
     Projects(tidings_auth::table::Row),
 }
 
-impl StoredTables for Ledger {
+impl StoredState for Catalog {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
@@ -192,13 +192,13 @@ impl StoredTables for Ledger {
         }
     }
 
-    fn decode(mut take: Take) -> Result<Change, Garbled> {
-        match take.byte()? {
-            STREAMS => tidings_streams::Table::decode(take).map(Change::Streams),
-            SESSIONS => tidings_sessions::Table::decode(take).map(Change::Sessions),
-            ROOMS => tidings_rooms::Table::decode(take).map(Change::Rooms),
-            PROJECTS => tidings_auth::Table::decode(take).map(Change::Projects),
-            _ => Err(Garbled),
+    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+        match reader.byte()? {
+            STREAMS => tidings_streams::Table::decode(reader).map(Change::Streams),
+            SESSIONS => tidings_sessions::Table::decode(reader).map(Change::Sessions),
+            ROOMS => tidings_rooms::Table::decode(reader).map(Change::Rooms),
+            PROJECTS => tidings_auth::Table::decode(reader).map(Change::Projects),
+            _ => Err(DecodeError),
         }
     }
 
@@ -253,24 +253,24 @@ impl StoredTables for Ledger {
         }
     }
 
-    fn is_only_judged(change: &Change) -> bool {
+    fn is_precondition(change: &Change) -> bool {
         match change {
-            Change::Streams(change) => tidings_streams::Table::is_only_judged(change),
-            Change::Sessions(change) => tidings_sessions::Table::is_only_judged(change),
-            Change::Rooms(change) => tidings_rooms::Table::is_only_judged(change),
-            Change::Projects(change) => tidings_auth::Table::is_only_judged(change),
+            Change::Streams(change) => tidings_streams::Table::is_precondition(change),
+            Change::Sessions(change) => tidings_sessions::Table::is_precondition(change),
+            Change::Rooms(change) => tidings_rooms::Table::is_precondition(change),
+            Change::Projects(change) => tidings_auth::Table::is_precondition(change),
         }
     }
 
-    fn subjects(&self, change: &Change, subject: &mut dyn FnMut(Touch, u64)) {
+    fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         match change {
             Change::Streams(change) => {
-                self.streams.subjects(change, subject);
-                tidings_embedded::ended(change, subject);
+                self.streams.conflict_keys(change, touch);
+                tidings_embedded::ended(change, touch);
             }
-            Change::Sessions(change) => self.sessions.subjects(change, subject),
-            Change::Rooms(change) => self.rooms.subjects(change, subject),
-            Change::Projects(change) => self.projects.subjects(change, subject),
+            Change::Sessions(change) => self.sessions.conflict_keys(change, touch),
+            Change::Rooms(change) => self.rooms.conflict_keys(change, touch),
+            Change::Projects(change) => self.projects.conflict_keys(change, touch),
         }
     }
 }

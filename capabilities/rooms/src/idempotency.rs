@@ -37,10 +37,10 @@ impl Answer {
 
 /// The answers of late.
 #[derive(Default)]
-pub(crate) struct Answers(Mutex<State>);
+pub(crate) struct IdempotencyCache(Mutex<CachedAnswers>);
 
 #[derive(Default)]
-struct State {
+struct CachedAnswers {
     known: HashMap<Request, Answer>,
     /// All that are known, in the order in which they were made.
     order: VecDeque<Request>,
@@ -49,7 +49,7 @@ struct State {
 /// A request to a room.
 type Request = (LogId, Producer);
 
-impl Answers {
+impl IdempotencyCache {
     pub(crate) fn remember(&self, log: LogId, producer: &Producer, answer: Answer) {
         let (request, mut state) = ((log, producer.clone()), self.lock());
         if state.known.insert(request.clone(), answer).is_some() {
@@ -67,7 +67,7 @@ impl Answers {
         self.lock().known.get(&(log, producer.clone())).copied()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CachedAnswers> {
         self.0.lock().expect("nobody panics while holding the answers")
     }
 }
@@ -80,12 +80,12 @@ impl Inner {
         producer: &Producer,
     ) -> Result<Vec<(Cursor, Timestamp)>, RoomError> {
         let floor = self.store.status(log).await?.floor;
-        let answer = match self.answers.recall(log, producer) {
+        let answer = match self.idempotency.recall(log, producer) {
             Some(answer) => answer,
             None => {
                 let found = self.search(log, producer, floor).await?.unwrap_or(Answer::LOST);
                 // Also if there is none: who asks again and again is not to have it searched each time.
-                self.answers.remember(log, producer, found);
+                self.idempotency.remember(log, producer, found);
                 found
             }
         };
@@ -165,17 +165,17 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room_for_others() {
-        let answers = Answers::default();
+        let cache = IdempotencyCache::default();
         let stamp = |sequence| Producer { id: ProducerId::parse("p").expect("an id"), epoch: 0, sequence };
         let (log, answer) = (LogId::new(1), Answer { first: Position::new(7), count: 2, ..Answer::LOST });
         for n in 0..limits::REMEMBERED_ANSWERS as u64 + 10 {
-            answers.remember(log, &stamp(n), Answer::LOST);
-            answers.remember(log, &stamp(n), answer);
+            cache.remember(log, &stamp(n), Answer::LOST);
+            cache.remember(log, &stamp(n), answer);
         }
-        assert_eq!(answers.recall(log, &stamp(9)), None);
-        assert_eq!(answers.recall(log, &stamp(10)), Some(answer));
-        assert_eq!(answers.recall(LogId::new(2), &stamp(10)), None);
-        assert_eq!(answers.lock().known.len(), limits::REMEMBERED_ANSWERS);
-        assert_eq!(answers.lock().order.len(), limits::REMEMBERED_ANSWERS);
+        assert_eq!(cache.recall(log, &stamp(9)), None);
+        assert_eq!(cache.recall(log, &stamp(10)), Some(answer));
+        assert_eq!(cache.recall(LogId::new(2), &stamp(10)), None);
+        assert_eq!(cache.lock().known.len(), limits::REMEMBERED_ANSWERS);
+        assert_eq!(cache.lock().order.len(), limits::REMEMBERED_ANSWERS);
     }
 }

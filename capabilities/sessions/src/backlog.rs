@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 /// Sources that may have something left to deliver, each once. They are taken in turn, and each by one at a time.
 #[derive(Default)]
-pub(crate) struct Behind {
+pub(crate) struct Backlog {
     sources: Mutex<Sources>,
     more: Notify,
 }
@@ -16,12 +16,12 @@ pub(crate) struct Behind {
 #[derive(Default)]
 struct Sources {
     order: VecDeque<LogId>,
-    known: HashMap<LogId, State>,
+    known: HashMap<LogId, SourceState>,
 }
 
 /// How a source stands that may have something left.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SourceState {
     /// It waits for its turn.
     Waiting,
     /// It was taken.
@@ -34,12 +34,12 @@ enum State {
 
 impl Sources {
     fn wait(&mut self, source: LogId) {
-        self.known.insert(source, State::Waiting);
+        self.known.insert(source, SourceState::Waiting);
         self.order.push_back(source);
     }
 }
 
-impl Behind {
+impl Backlog {
     /// A source may have something left.
     pub(crate) fn add(&self, source: LogId) {
         let mut sources = self.sources();
@@ -48,10 +48,10 @@ impl Behind {
                 sources.wait(source);
                 self.more.notify_one();
             }
-            Some(State::Taken) => {
-                sources.known.insert(source, State::TakenAndMore);
+            Some(SourceState::Taken) => {
+                sources.known.insert(source, SourceState::TakenAndMore);
             }
-            Some(State::Waiting | State::TakenAndMore | State::Resting) => {}
+            Some(SourceState::Waiting | SourceState::TakenAndMore | SourceState::Resting) => {}
         }
     }
 
@@ -59,7 +59,7 @@ impl Behind {
     pub(crate) fn take(&self) -> Option<LogId> {
         let mut sources = self.sources();
         let source = sources.order.pop_front()?;
-        sources.known.insert(source, State::Taken);
+        sources.known.insert(source, SourceState::Taken);
         Some(source)
     }
 
@@ -67,8 +67,8 @@ impl Behind {
     pub(crate) fn finish(&self, source: LogId) {
         let mut sources = self.sources();
         match sources.known.remove(&source) {
-            Some(State::TakenAndMore) => sources.wait(source),
-            Some(State::Taken | State::Waiting | State::Resting) | None => {}
+            Some(SourceState::TakenAndMore) => sources.wait(source),
+            Some(SourceState::Taken | SourceState::Waiting | SourceState::Resting) | None => {}
         }
     }
 
@@ -79,7 +79,7 @@ impl Behind {
 
     /// One that was taken rests until it is put back.
     pub(crate) fn rest(&self, source: LogId) {
-        self.sources().known.insert(source, State::Resting);
+        self.sources().known.insert(source, SourceState::Resting);
     }
 
     /// Whoever looked after them has gone: those that were taken, and those that rest, wait for their turn again.
@@ -88,7 +88,7 @@ impl Behind {
         let left: Vec<LogId> = sources
             .known
             .iter()
-            .filter(|(_, state)| **state != State::Waiting)
+            .filter(|(_, state)| **state != SourceState::Waiting)
             .map(|(source, _)| *source)
             .collect();
         left.into_iter().for_each(|source| sources.wait(source));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn each_is_taken_in_turn_and_by_one_at_a_time() {
-        let behind = Behind::default();
+        let behind = Backlog::default();
         for source in [A, B, A] {
             behind.add(source);
         }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn one_that_rests_is_not_taken_and_not_forgotten() {
-        let behind = Behind::default();
+        let behind = Backlog::default();
         behind.add(A);
         behind.take();
         behind.rest(A);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_or_rests_is_put_back_once_when_whoever_took_it_has_gone() {
-        let behind = Behind::default();
+        let behind = Backlog::default();
         let sources: Vec<_> = (1..=4).map(LogId::new).collect();
         sources.iter().for_each(|source| behind.add(*source));
         for source in &sources[..3] {

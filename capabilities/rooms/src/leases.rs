@@ -1,8 +1,8 @@
-//! Seats: who listens to a room, to be told at once that it may not any more.
+//! MembershipLeases: who listens to a room, to be told at once that it may not any more.
 //!
-//! Whoever is being removed leaves its seats before the removal is committed, and gets none that holds until it is. So
+//! Whoever is being removed leaves its leases before the removal is committed, and gets none that holds until it is. So
 //! nothing that is committed after the removal reaches it. If the removal then fails, those who sat there are still members:
-//! their seats do not hold any more, but are not revoked either, and they may come again.
+//! their leases do not hold any more, but are not revoked either, and they may come again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tidings_engine::log::plan::LogHash;
 use tidings_model::{LogId, UserId};
 
-/// All seats of a server. Clones are the same seats.
+/// All leases of a server. Clones are the same leases.
 #[derive(Clone, Default)]
-pub(crate) struct Seats(Arc<Mutex<Rows>>);
+pub(crate) struct MembershipLeases(Arc<Mutex<Rows>>);
 
 /// By room and user, those who listen or are leaving.
-type Rows = HashMap<LogId, HashMap<UserId, Place>, LogHash>;
+type Rows = HashMap<LogId, HashMap<UserId, MemberLeases>, LogHash>;
 
 #[derive(Default)]
-struct Place {
-    /// Shared by all seats of the user.
+struct MemberLeases {
+    /// Shared by all leases of the user.
     standing: Arc<Standing>,
     /// How many that are.
     taken: usize,
@@ -28,7 +28,7 @@ struct Place {
     leaving: usize,
 }
 
-/// How it stands with the seats at a place. To begin with: a removal is under way, and nobody knows how it ends.
+/// How it stands with the leases at a member. To begin with: a removal is under way, and nobody knows how it ends.
 #[derive(Default)]
 struct Standing(AtomicU8);
 
@@ -49,8 +49,8 @@ impl Standing {
     }
 }
 
-impl Place {
-    /// It is decided how it ends for all who sit here; who comes next gets a place of its own.
+impl MemberLeases {
+    /// It is decided how it ends for all who sit here; who comes next gets a member of its own.
     fn end(&mut self, standing: u8) {
         self.standing.set(standing);
         (self.standing, self.taken) = (Arc::default(), 0);
@@ -61,15 +61,15 @@ impl Place {
     }
 }
 
-impl Seats {
-    pub(crate) fn take(&self, room: LogId, user: &UserId) -> Seat {
+impl MembershipLeases {
+    pub(crate) fn take(&self, room: LogId, user: &UserId) -> MembershipLease {
         let mut rows = self.lock();
-        let place = rows.entry(room).or_default().entry(user.clone()).or_default();
-        if place.taken == 0 && place.leaving == 0 {
-            place.standing.set(Standing::HOLDS);
+        let member = rows.entry(room).or_default().entry(user.clone()).or_default();
+        if member.taken == 0 && member.leaving == 0 {
+            member.standing.set(Standing::HOLDS);
         }
-        place.taken += 1;
-        Seat { seats: self.clone(), room, user: user.clone(), standing: place.standing.clone() }
+        member.taken += 1;
+        MembershipLease { leases: self.clone(), room, user: user.clone(), standing: member.standing.clone() }
     }
 
     /// Some users are being removed, until what is returned is dropped.
@@ -77,22 +77,22 @@ impl Seats {
         let mut rows = self.lock();
         let row = rows.entry(room).or_default();
         for user in users {
-            let place = row.entry(user.clone()).or_default();
-            place.standing.set(Standing::LEAVING);
-            place.leaving += 1;
+            let member = row.entry(user.clone()).or_default();
+            member.standing.set(Standing::LEAVING);
+            member.leaving += 1;
         }
-        Leaving { seats: self.clone(), room, users: users.to_vec(), removed: false }
+        Leaving { leases: self.clone(), room, users: users.to_vec(), removed: false }
     }
 
     /// A room has ended: nobody hears it any more.
     pub(crate) fn clear(&self, room: LogId) {
         if let Some(row) = self.lock().get_mut(&room) {
-            row.values_mut().for_each(|place| place.end(Standing::REVOKED));
+            row.values_mut().for_each(|member| member.end(Standing::REVOKED));
         }
     }
 
-    /// Does something to a room's seats, and forgets places where nobody is.
-    fn tidy(&self, room: LogId, act: impl FnOnce(&mut HashMap<UserId, Place>)) {
+    /// Does something to a room's leases, and forgets entries where nobody is.
+    fn tidy(&self, room: LogId, act: impl FnOnce(&mut HashMap<UserId, MemberLeases>)) {
         let mut rows = self.lock();
         let Some(row) = rows.get_mut(&room) else { return };
         act(row);
@@ -102,19 +102,19 @@ impl Seats {
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().expect("nobody panics while holding the seats")
+        self.0.lock().expect("nobody panics while holding the leases")
     }
 }
 
-/// A place among those who hear a room.
-pub struct Seat {
-    seats: Seats,
+/// A member among those who hear a room.
+pub struct MembershipLease {
+    leases: MembershipLeases,
     room: LogId,
     user: UserId,
     standing: Arc<Standing>,
 }
 
-impl Seat {
+impl MembershipLease {
     /// Whether its user may still hear the room. Once it does not hold it never does again.
     pub fn holds(&self) -> bool {
         self.standing.is(Standing::HOLDS)
@@ -127,14 +127,14 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for MembershipLease {
     fn drop(&mut self) {
-        self.seats.tidy(self.room, |row| {
-            let Some(place) = row.get_mut(&self.user) else { return };
-            if Arc::ptr_eq(&place.standing, &self.standing) {
-                place.taken -= 1;
+        self.leases.tidy(self.room, |row| {
+            let Some(member) = row.get_mut(&self.user) else { return };
+            if Arc::ptr_eq(&member.standing, &self.standing) {
+                member.taken -= 1;
             }
-            if place.is_empty() {
+            if member.is_empty() {
                 row.remove(&self.user);
             }
         });
@@ -143,7 +143,7 @@ impl Drop for Seat {
 
 /// Users that are being removed. When it is dropped, they are or they are not.
 pub(crate) struct Leaving {
-    seats: Seats,
+    leases: MembershipLeases,
     room: LogId,
     users: Vec<UserId>,
     removed: bool,
@@ -158,17 +158,17 @@ impl Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.seats.tidy(self.room, |row| {
+        self.leases.tidy(self.room, |row| {
             for user in &self.users {
-                let Some(place) = row.get_mut(user) else { continue };
-                place.leaving -= 1;
+                let Some(member) = row.get_mut(user) else { continue };
+                member.leaving -= 1;
                 if self.removed {
-                    place.end(Standing::REVOKED);
-                } else if place.leaving == 0 {
+                    member.end(Standing::REVOKED);
+                } else if member.leaving == 0 {
                     // Otherwise another removal decides.
-                    place.end(Standing::SHAKEN);
+                    member.end(Standing::SHAKEN);
                 }
-                if place.is_empty() {
+                if member.is_empty() {
                     row.remove(user);
                 }
             }

@@ -16,14 +16,14 @@ use crate::error::ApiError;
 
 /// What an operator may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TurnstileOptions {
+pub struct RequestLimits {
     /// Bytes of a request's head: its first line and its headers.
     pub header_bytes: usize,
     /// Requests of one project in a second; 0 lets all pass.
     pub requests_per_second: u32,
 }
 
-impl Default for TurnstileOptions {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self { header_bytes: limits::HEADER_BYTES, requests_per_second: limits::REQUESTS_PER_SECOND }
     }
@@ -47,14 +47,14 @@ fn line_bytes(request: &Request) -> usize {
 }
 
 /// Lets requests in.
-pub struct Turnstile {
+pub struct RequestLimiter {
     header_bytes: usize,
     rates: Option<Rates>,
 }
 
-impl Turnstile {
-    /// A turnstile that counts requests by the clock.
-    pub fn new(options: TurnstileOptions, clock: Arc<dyn Clock>) -> Self {
+impl RequestLimiter {
+    /// A request_limiter that counts requests by the clock.
+    pub fn new(options: RequestLimits, clock: Arc<dyn Clock>) -> Self {
         let rates = Rates::new(options.requests_per_second, limits::RATE_BUCKETS, clock);
         Self { header_bytes: options.header_bytes, rates }
     }

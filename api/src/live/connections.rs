@@ -8,20 +8,20 @@ use crate::encoded::Encoded;
 
 /// All answers that stay. Once in a while each is asked whether it may go on.
 #[derive(Default)]
-pub struct Lives {
+pub struct LiveConnections {
     list: Mutex<List>,
     encoded: Arc<Encoded>,
 }
 
 #[derive(Default)]
 struct List {
-    lives: Vec<Weak<dyn Life>>,
+    live_connections: Vec<Weak<dyn LiveConnection>>,
     /// Since when the server has been about to stop.
     draining: Option<Timestamp>,
 }
 
 /// One answer that stays.
-pub trait Life: Send + Sync {
+pub trait LiveConnection: Send + Sync {
     /// Time has passed. Ends, or asks the other side for a sign, if it is time for that.
     fn tick(self: Arc<Self>, now: Timestamp);
 
@@ -32,19 +32,19 @@ pub trait Life: Send + Sync {
     fn cut(&self);
 }
 
-impl Lives {
+impl LiveConnections {
     /// From now on it is asked, until it is dropped.
-    pub(super) fn enter(&self, life: Arc<dyn Life>) {
+    pub(super) fn enter(&self, connection: Arc<dyn LiveConnection>) {
         let mut list = self.lock();
         // The room of those who left is used before there is more: amortised, each is looked at once.
-        if list.lives.len() == list.lives.capacity() {
-            list.lives.retain(|life| life.strong_count() > 0);
+        if list.live_connections.len() == list.live_connections.capacity() {
+            list.live_connections.retain(|connection| connection.strong_count() > 0);
         }
-        list.lives.push(Arc::downgrade(&life));
+        list.live_connections.push(Arc::downgrade(&connection));
         let draining = list.draining;
         drop(list);
         if let Some(since) = draining {
-            life.drain(since);
+            connection.drain(since);
         }
     }
 
@@ -54,13 +54,17 @@ impl Lives {
     }
 
     /// Asks one at a moment that is not to be missed by the time between two sweeps.
-    pub(super) fn remind(life: &Arc<impl Life + 'static>, at: Timestamp, clock: Arc<dyn Clock>) {
-        let life = Arc::downgrade(life);
+    pub(super) fn remind(
+        connection: &Arc<impl LiveConnection + 'static>,
+        at: Timestamp,
+        clock: Arc<dyn Clock>,
+    ) {
+        let connection = Arc::downgrade(connection);
         // Ends by itself.
         tokio::spawn(async move {
             clock.sleep_until(at).await;
-            if let Some(life) = life.upgrade() {
-                life.tick(clock.now());
+            if let Some(connection) = connection.upgrade() {
+                connection.tick(clock.now());
             }
         });
     }
@@ -68,18 +72,18 @@ impl Lives {
     /// Asks all.
     pub fn sweep(&self, now: Timestamp) {
         self.encoded.sweep();
-        self.all().into_iter().for_each(|life| tell(life, |life| life.tick(now)));
+        self.all().into_iter().for_each(|connection| tell(connection, |connection| connection.tick(now)));
     }
 
     /// Tells all, also those to come, that the server is about to stop.
     pub fn drain(&self, now: Timestamp) {
         self.lock().draining = Some(now);
-        self.all().into_iter().for_each(|life| tell(life, |life| life.drain(now)));
+        self.all().into_iter().for_each(|connection| tell(connection, |connection| connection.drain(now)));
     }
 
     /// Ends all at once.
     pub fn cut(&self) {
-        self.all().iter().for_each(|life| life.cut());
+        self.all().iter().for_each(|connection| connection.cut());
     }
 
     /// How many there are.
@@ -93,10 +97,10 @@ impl Lives {
     }
 
     /// Without the lock while they are asked: asking may end one, and another may come.
-    fn all(&self) -> Vec<Arc<dyn Life>> {
+    fn all(&self) -> Vec<Arc<dyn LiveConnection>> {
         let mut list = self.lock();
-        list.lives.retain(|life| life.strong_count() > 0);
-        list.lives.iter().filter_map(Weak::upgrade).collect()
+        list.live_connections.retain(|connection| connection.strong_count() > 0);
+        list.live_connections.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
@@ -105,10 +109,10 @@ impl Lives {
 }
 
 /// Tells one something. If it panics, it is cut, and all others are told.
-fn tell(life: Arc<dyn Life>, what: impl FnOnce(Arc<dyn Life>)) {
-    let told = life.clone();
+fn tell(connection: Arc<dyn LiveConnection>, what: impl FnOnce(Arc<dyn LiveConnection>)) {
+    let told = connection.clone();
     if catch_unwind(AssertUnwindSafe(|| what(told))).is_err() {
         tracing::error!("a live answer panicked; its connection is cut");
-        life.cut();
+        connection.cut();
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tidings_engine::Chance;
+use tidings_engine::Rng;
 use tidings_model::{DeviceId, LogId, ProjectId, Timestamp, UserId, limits};
 
 /// The shortest time that a reader that was too slow stays away.
@@ -21,7 +21,7 @@ const CLEARED_EVERY: Duration = Duration::from_secs(1);
 
 /// A reader: one of a user's devices in a room.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct VisitKey {
+pub struct ReaderKey {
     /// The room's log.
     pub room: LogId,
     /// Who.
@@ -31,21 +31,21 @@ pub struct VisitKey {
 }
 
 /// What is remembered of readers beside what they read.
-pub struct Visits {
-    state: Arc<Mutex<State>>,
-    chance: Arc<Chance>,
+pub struct ReaderLimits {
+    state: Arc<Mutex<Readers>>,
+    rng: Arc<Rng>,
     streams_max: usize,
 }
 
 #[derive(Default)]
-struct State {
+struct Readers {
     streams: HashMap<(ProjectId, UserId), usize>,
-    cool_downs: HashMap<VisitKey, CoolDown>,
+    cool_downs: HashMap<ReaderKey, CoolDown>,
     /// When those that are forgiven were last let go.
     cleared: Timestamp,
     /// Those that are marked, by the numbers of their marks, which grow.
-    marked: HashMap<VisitKey, u64>,
-    marks: BTreeMap<u64, VisitKey>,
+    marked: HashMap<ReaderKey, u64>,
+    marks: BTreeMap<u64, ReaderKey>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,14 +66,14 @@ impl CoolDown {
     }
 }
 
-impl Visits {
+impl ReaderLimits {
     /// Nobody has come yet. A user has at most so many streams in the rooms of a project.
-    pub fn new(chance: Arc<Chance>, streams_max: usize) -> Self {
-        Self { state: Arc::default(), chance, streams_max }
+    pub fn new(rng: Arc<Rng>, streams_max: usize) -> Self {
+        Self { state: Arc::default(), rng, streams_max }
     }
 
     /// One more stream of a user; none if it has as many as it may.
-    pub fn enter(&self, project: &ProjectId, user: &UserId) -> Option<Visit> {
+    pub fn enter(&self, project: &ProjectId, user: &UserId) -> Option<ReaderPermit> {
         let who = (project.clone(), user.clone());
         let mut state = self.lock();
         let streams = state.streams.entry(who.clone()).or_default();
@@ -84,19 +84,19 @@ impl Visits {
             return None;
         }
         *streams += 1;
-        Some(Visit { state: self.state.clone(), who })
+        Some(ReaderPermit { state: self.state.clone(), who })
     }
 
     /// A reader was cut off because it was too slow. Returns how long it is to stay away: chance, and twice as long each
     /// time.
-    pub fn cut(&self, key: VisitKey, now: Timestamp) -> Duration {
+    pub fn cut(&self, key: ReaderKey, now: Timestamp) -> Duration {
         let mut state = self.lock();
         let before = state.cool_downs.get_mut(&key).map(|before| before.seen_at(now));
         let time = match before.filter(|before| !before.is_forgiven(now)) {
             Some(before) => (before.time * 2).min(COOL_DOWN_MAX),
             None => {
                 let [least, most] = [COOL_DOWN_MIN, COOL_DOWN_FIRST_MAX].map(|time| time.as_millis() as u64);
-                Duration::from_millis(self.chance.within(least..=most))
+                Duration::from_millis(self.rng.within(least..=most))
             }
         };
         state.cleared = state.cleared.min(now);
@@ -111,13 +111,13 @@ impl Visits {
     }
 
     /// How long a reader is still to stay away.
-    pub fn cooling(&self, key: &VisitKey, now: Timestamp) -> Option<Duration> {
+    pub fn cooling(&self, key: &ReaderKey, now: Timestamp) -> Option<Duration> {
         let until = self.lock().cool_downs.get_mut(key)?.seen_at(now).until;
         Some(until.since(now)).filter(|left| !left.is_zero())
     }
 
     /// A reader was refused because what it missed is gone. When it comes again it is to be told so in the stream.
-    pub fn mark_compacted(&self, key: VisitKey) {
+    pub fn mark_compacted(&self, key: ReaderKey) {
         let mut state = self.lock();
         if state.marked.contains_key(&key) {
             return;
@@ -133,29 +133,29 @@ impl Visits {
     }
 
     /// Whether a reader is to be told so, which it then was.
-    pub fn take_mark(&self, key: &VisitKey) -> bool {
+    pub fn take_mark(&self, key: &ReaderKey) -> bool {
         let mut state = self.lock();
         let Some(number) = state.marked.remove(key) else { return false };
         state.marks.remove(&number);
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Readers> {
         lock(&self.state)
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("nobody panics while holding the visits")
+fn lock(state: &Mutex<Readers>) -> MutexGuard<'_, Readers> {
+    state.lock().expect("nobody panics while holding the reader_limits")
 }
 
 /// One stream of a user, until it is dropped.
-pub struct Visit {
-    state: Arc<Mutex<State>>,
+pub struct ReaderPermit {
+    state: Arc<Mutex<Readers>>,
     who: (ProjectId, UserId),
 }
 
-impl Drop for Visit {
+impl Drop for ReaderPermit {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         if let Some(streams) = state.streams.get_mut(&self.who) {
@@ -173,88 +173,97 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
 
-    fn visits() -> Visits {
-        Visits::new(Arc::new(Chance::seeded(3)), 2)
+    fn reader_limits() -> ReaderLimits {
+        ReaderLimits::new(Arc::new(Rng::seeded(3)), 2)
     }
 
-    fn key(user: &str) -> VisitKey {
-        VisitKey { room: LogId::new(1), user: UserId::parse(user).expect("an id"), device: None }
+    fn key(user: &str) -> ReaderKey {
+        ReaderKey { room: LogId::new(1), user: UserId::parse(user).expect("an id"), device: None }
     }
 
     #[test]
     fn a_user_has_so_many_streams_at_a_time_in_each_project() {
-        let visits = visits();
+        let reader_limits = reader_limits();
         let [shop, other] = ["shop", "other"].map(|id| ProjectId::parse(id).expect("an id"));
         let ann = UserId::parse("ann").expect("an id");
-        let both = [visits.enter(&shop, &ann), visits.enter(&shop, &ann)];
+        let both = [reader_limits.enter(&shop, &ann), reader_limits.enter(&shop, &ann)];
         assert!(both.iter().all(Option::is_some));
-        assert!(visits.enter(&shop, &ann).is_none());
-        assert!(visits.enter(&other, &ann).is_some());
-        assert!(visits.enter(&shop, &UserId::parse("bob").expect("an id")).is_some());
+        assert!(reader_limits.enter(&shop, &ann).is_none());
+        assert!(reader_limits.enter(&other, &ann).is_some());
+        assert!(reader_limits.enter(&shop, &UserId::parse("bob").expect("an id")).is_some());
         drop(both);
-        assert!(visits.enter(&shop, &ann).is_some());
-        assert!(visits.lock().streams.is_empty(), "nothing is left of those who went away");
+        assert!(reader_limits.enter(&shop, &ann).is_some());
+        assert!(reader_limits.lock().streams.is_empty(), "nothing is left of those who went away");
     }
 
     #[test]
     fn who_is_cut_again_and_again_stays_away_twice_as_long_each_time() {
-        let visits = visits();
+        let reader_limits = reader_limits();
         let ann = key("ann");
-        assert_eq!(visits.cooling(&ann, NOW), None);
+        assert_eq!(reader_limits.cooling(&ann, NOW), None);
         let mut now = NOW;
-        let first = visits.cut(ann.clone(), now);
+        let first = reader_limits.cut(ann.clone(), now);
         assert!((COOL_DOWN_MIN..=COOL_DOWN_FIRST_MAX).contains(&first), "{first:?}");
-        assert_eq!(visits.cooling(&ann, now), Some(first));
-        assert_eq!(visits.cooling(&key("bob"), now), None);
-        assert_eq!(visits.cooling(&ann, now + first), None, "it is over");
+        assert_eq!(reader_limits.cooling(&ann, now), Some(first));
+        assert_eq!(reader_limits.cooling(&key("bob"), now), None);
+        assert_eq!(reader_limits.cooling(&ann, now + first), None, "it is over");
         let mut expected = first;
         for _ in 0..8 {
             now = now + expected;
             expected = (expected * 2).min(COOL_DOWN_MAX);
-            assert_eq!(visits.cut(ann.clone(), now), expected);
+            assert_eq!(reader_limits.cut(ann.clone(), now), expected);
         }
         assert_eq!(expected, COOL_DOWN_MAX);
         let forgiven = now + COOL_DOWN_MAX + FORGIVEN_AFTER;
-        assert!(visits.cut(ann, forgiven) <= COOL_DOWN_FIRST_MAX);
+        assert!(reader_limits.cut(ann, forgiven) <= COOL_DOWN_FIRST_MAX);
     }
 
     #[test]
     fn a_clock_that_is_set_back_makes_nobody_stay_away_for_longer() {
-        let visits = visits();
+        let reader_limits = reader_limits();
         let (ann, hour) = (key("ann"), Duration::from_secs(60 * 60));
-        let first = visits.cut(ann.clone(), NOW);
+        let first = reader_limits.cut(ann.clone(), NOW);
         let back = NOW - hour;
-        assert_eq!(visits.cooling(&ann, back), Some(first));
-        assert_eq!(visits.cooling(&ann, back + first), None, "it is over");
+        assert_eq!(reader_limits.cooling(&ann, back), Some(first));
+        assert_eq!(reader_limits.cooling(&ann, back + first), None, "it is over");
         let bob = key("bob");
-        visits.cut(bob.clone(), NOW);
-        assert_eq!(visits.cut(bob.clone(), back), visits.cooling(&bob, back).expect("it was cut again"));
-        assert!(visits.cut(bob, back + COOL_DOWN_MAX + FORGIVEN_AFTER) <= COOL_DOWN_FIRST_MAX, "forgiven");
+        reader_limits.cut(bob.clone(), NOW);
+        assert_eq!(
+            reader_limits.cut(bob.clone(), back),
+            reader_limits.cooling(&bob, back).expect("it was cut again")
+        );
+        assert!(
+            reader_limits.cut(bob, back + COOL_DOWN_MAX + FORGIVEN_AFTER) <= COOL_DOWN_FIRST_MAX,
+            "forgiven"
+        );
     }
 
     #[test]
     fn a_mark_is_taken_once() {
-        let visits = visits();
-        visits.mark_compacted(key("ann"));
-        visits.mark_compacted(key("ann"));
-        assert!(!visits.take_mark(&key("bob")));
-        assert!(visits.take_mark(&key("ann")) && !visits.take_mark(&key("ann")));
+        let reader_limits = reader_limits();
+        reader_limits.mark_compacted(key("ann"));
+        reader_limits.mark_compacted(key("ann"));
+        assert!(!reader_limits.take_mark(&key("bob")));
+        assert!(reader_limits.take_mark(&key("ann")) && !reader_limits.take_mark(&key("ann")));
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let visits = visits();
+        let reader_limits = reader_limits();
         for n in 0..limits::COMPACTED_MARKS + 10 {
-            visits.mark_compacted(key(&n.to_string()));
+            reader_limits.mark_compacted(key(&n.to_string()));
         }
         for n in 0..limits::COOL_DOWNS + 10 {
-            visits.cut(key(&n.to_string()), NOW);
+            reader_limits.cut(key(&n.to_string()), NOW);
         }
-        assert_eq!(visits.lock().marked.len(), limits::COMPACTED_MARKS);
-        assert_eq!(visits.lock().cool_downs.len(), limits::COOL_DOWNS);
-        assert!(!visits.take_mark(&key("9")) && visits.take_mark(&key("10")), "the oldest make room");
+        assert_eq!(reader_limits.lock().marked.len(), limits::COMPACTED_MARKS);
+        assert_eq!(reader_limits.lock().cool_downs.len(), limits::COOL_DOWNS);
+        assert!(
+            !reader_limits.take_mark(&key("9")) && reader_limits.take_mark(&key("10")),
+            "the oldest make room"
+        );
         let later = NOW + COOL_DOWN_MAX + FORGIVEN_AFTER;
-        visits.cut(key("one more"), later);
-        assert_eq!(visits.lock().cool_downs.len(), 1, "those that are forgiven make room");
+        reader_limits.cut(key("one more"), later);
+        assert_eq!(reader_limits.lock().cool_downs.len(), 1, "those that are forgiven make room");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidings_engine::log::plan::Effect;
 use tidings_engine::metrics::{Buckets, Counter, Histogram, Kind, Metrics, Name};
 
-use crate::store::Shared;
-use crate::tables::StoredTables;
+use crate::store::StoreInner;
+use crate::stored_state::StoredState;
 
 /// What the committer counts.
 pub(crate) struct Counts {
@@ -69,19 +69,19 @@ impl Counts {
 }
 
 /// Shows what the store knows of itself. Asked seldom, by whoever reads the metrics.
-pub(crate) fn show<T: StoredTables>(metrics: &Metrics, shared: &Arc<Shared<T>>) {
-    let gauge = |name, help, value: fn(&Shared<T>) -> f64| {
+pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>>) {
+    let gauge = |name, help, value: fn(&StoreInner<T>) -> f64| {
         // A store that is gone has nothing to show, and must not be kept by its numbers.
         let shared = Arc::downgrade(shared);
         let value = move || shared.upgrade().map_or(0.0, |shared| value(&shared));
         metrics.compute(Name { name, help }, Kind::Gauge, &[], value);
     };
     gauge("tidings_logs", "Logs in the store.", |shared| shared.read().logs.len() as f64);
-    gauge("tidings_store_generations", "Generations in memory, the current one included.", |shared| {
-        (shared.read().generations.len() + 1) as f64
+    gauge("tidings_store_generations", "Memtables in memory, the current one included.", |shared| {
+        (shared.read().memtables.len() + 1) as f64
     });
-    gauge("tidings_store_generation_bytes", "About what the current generation takes in memory.", |shared| {
-        shared.read().generation_bytes as f64
+    gauge("tidings_store_generation_bytes", "About what the current memtable takes in memory.", |shared| {
+        shared.read().memtable_bytes as f64
     });
     gauge(
         "tidings_store_queue_bytes",

@@ -4,11 +4,11 @@ use tidings_auth::{Denied, Pass};
 use tidings_engine::metrics::Held;
 use tidings_model::Timestamp;
 
-use super::manner::{Manner, Plain};
+use super::protocol::{FeedProtocol, Plain};
 use crate::websocket;
 
-/// On which terms a feed lasts.
-pub struct Terms {
+/// On which options a feed lasts.
+pub struct FeedOptions {
     /// When the client is asked to come again.
     pub(super) lasts: Option<Duration>,
     /// When it began.
@@ -22,13 +22,13 @@ pub struct Terms {
     /// What lets the client in, for as long as it holds.
     pub(super) pass: Pass,
     /// How it is spoken to.
-    pub(super) manner: Box<dyn Manner>,
+    pub(super) protocol: Box<dyn FeedProtocol>,
     /// Counts the reader.
     _counted: Option<Held>,
 }
 
-impl Terms {
-    /// Terms for somebody whose pass holds; from now on it is watched.
+impl FeedOptions {
+    /// FeedOptions for somebody whose pass holds; from now on it is watched.
     pub fn new(lasts: Option<Duration>, slow: Duration, pass: Pass, now: Timestamp) -> Result<Self, Denied> {
         if !pass.holds(now) {
             return Err(Denied::Revoked);
@@ -40,7 +40,7 @@ impl Terms {
             heartbeat: None,
             patience: websocket::Patience::default(),
             pass,
-            manner: Box::new(Plain),
+            protocol: Box::new(Plain),
             _counted: None,
         })
     }
@@ -69,8 +69,8 @@ impl Terms {
 
     /// The same for a reader who is spoken to like this.
     #[must_use]
-    pub fn speaking(self, manner: Box<dyn Manner>) -> Self {
-        Self { manner, ..self }
+    pub fn speaking(self, protocol: Box<dyn FeedProtocol>) -> Self {
+        Self { protocol, ..self }
     }
 }
 
