@@ -1,276 +1,161 @@
-//! All tables of the server as one value, so that a store keeps them together and one commit can change several.
+//! The catalog: the tables of all capabilities as one value.
+//!
+//! A store keeps one value and makes one commit at a time, so a commit can change several tables or none. The list at the
+//! end of this file is all that has to be told of a table; the macro above it turns the list into the catalog, its change,
+//! its refusal and the way they are stored.
 
 use tidings_embedded::codec::{DecodeError, Reader, Writer};
-use tidings_embedded::{Access, StoredState};
-use tidings_engine::log::{self, HasTable, StateMachine};
+use tidings_embedded::{Access, StoredBase, StoredState};
+use tidings_engine::log::{self, HasTable, Refused, StandsOn, StateMachine};
 
-/// The tables of every part.
-#[derive(Debug, Default)]
-pub struct Catalog {
-    /// Of streams.
-    pub streams: tidings_streams::Table,
-    /// Of sessions.
-    pub sessions: tidings_sessions::Table,
-    /// Of rooms.
-    pub rooms: tidings_rooms::Table,
-    /// Of projects.
-    pub projects: tidings_auth::Table,
-}
-
-/// A change of one part.
-#[derive(Debug)]
-pub enum Change {
-    /// Of streams.
-    Streams(tidings_streams::Change),
-    /// Of sessions.
-    Sessions(tidings_sessions::Change),
-    /// Of rooms.
-    Rooms(tidings_rooms::Change),
-    /// Of projects.
-    Projects(tidings_auth::Change),
-}
-
-/// A part refuses a change.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Streams do.
-    #[error(transparent)]
-    Streams(tidings_streams::table::Declined),
-    /// Sessions do.
-    #[error(transparent)]
-    Sessions(tidings_sessions::Declined),
-    /// Rooms do.
-    #[error(transparent)]
-    Rooms(tidings_rooms::Declined),
-    /// Projects do.
-    #[error(transparent)]
-    Projects(tidings_auth::Declined),
-}
-
-impl log::Change for Change {
-    type Refusal = Refusal;
-}
-
-impl StateMachine for Catalog {
-    type Change = Change;
-
-    fn validate(&self, change: &Change) -> Result<(), Refusal> {
-        match change {
-            Change::Streams(change) => self.streams.validate(change).map_err(Refusal::Streams),
-            Change::Sessions(change) => self.sessions.validate(change).map_err(Refusal::Sessions),
-            Change::Rooms(change) => self.rooms.validate(change).map_err(Refusal::Rooms),
-            Change::Projects(change) => self.projects.validate(change).map_err(Refusal::Projects),
+/// Makes the catalog from a list of `tag => field Variant: Table`. The tag stands before each stored change and is never
+/// used for another table. A table that stands on another names it with `on`; its base names it with `base of`.
+macro_rules! catalog {
+    ($($tag:literal => $field:ident $variant:ident: $table:ty
+        $(, base of $upper:ident: $upper_table:ty)? $(, on $base:ident: $base_table:ty)?;)*) => {
+        /// The tables of all capabilities.
+        #[derive(Debug, Default)]
+        pub struct Catalog {
+            $(#[doc = concat!("The table of ", stringify!($field), ".")] pub $field: $table,)*
         }
-    }
 
-    fn apply(&mut self, change: Change) {
-        match change {
-            Change::Streams(change) => {
-                // What is known of a stream as a session or a source ends with it.
-                self.sessions.heed(&change);
-                self.streams.apply(change);
+        /// A change of one of the tables.
+        #[derive(Debug)]
+        pub enum Change {
+            $(#[doc = concat!("A change of ", stringify!($field), ".")]
+            $variant(<$table as StateMachine>::Change),)*
+        }
+
+        /// Why one of the tables refuses a change.
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        pub enum Refusal {
+            $(#[doc = concat!("A refusal of ", stringify!($field), ".")]
+            #[error(transparent)]
+            $variant(Refused<$table>),)*
+        }
+
+        /// A row of one of the tables, as a snapshot gives it.
+        #[derive(Debug)]
+        pub enum Row {
+            $(#[doc = concat!("A row of ", stringify!($field), ".")]
+            $variant(<$table as StoredState>::Row),)*
+        }
+
+        impl log::Change for Change {
+            type Refusal = Refusal;
+        }
+
+        impl StateMachine for Catalog {
+            type Change = Change;
+
+            fn validate(&self, change: &Change) -> Result<(), Refusal> {
+                match change {
+                    $(Change::$variant(change) => self.$field.validate(change).map_err(Refusal::$variant),)*
+                }
             }
-            Change::Sessions(change) => self.sessions.apply(change),
-            Change::Rooms(change) => self.rooms.apply(change),
-            Change::Projects(change) => self.projects.apply(change),
-        }
-    }
-}
 
-impl HasTable<tidings_streams::Table> for Catalog {
-    fn table(&self) -> &tidings_streams::Table {
-        &self.streams
-    }
-
-    fn wrap(change: tidings_streams::Change) -> Change {
-        Change::Streams(change)
-    }
-
-    fn refused(refusal: Refusal) -> Option<tidings_streams::table::Declined> {
-        match refusal {
-            Refusal::Streams(declined) => Some(declined),
-            Refusal::Sessions(_) | Refusal::Rooms(_) | Refusal::Projects(_) => None,
-        }
-    }
-}
-
-impl HasTable<tidings_sessions::Table> for Catalog {
-    fn table(&self) -> &tidings_sessions::Table {
-        &self.sessions
-    }
-
-    fn wrap(change: tidings_sessions::Change) -> Change {
-        match change {
-            tidings_sessions::Change::Streams(change) => Change::Streams(change),
-            change => Change::Sessions(change),
-        }
-    }
-
-    fn refused(refusal: Refusal) -> Option<tidings_sessions::Declined> {
-        match refusal {
-            Refusal::Sessions(declined) => Some(declined),
-            Refusal::Streams(declined) => Some(tidings_sessions::Declined::Streams(declined)),
-            Refusal::Rooms(_) | Refusal::Projects(_) => None,
-        }
-    }
-}
-
-impl HasTable<tidings_rooms::Table> for Catalog {
-    fn table(&self) -> &tidings_rooms::Table {
-        &self.rooms
-    }
-
-    fn wrap(change: tidings_rooms::Change) -> Change {
-        Change::Rooms(change)
-    }
-
-    fn refused(refusal: Refusal) -> Option<tidings_rooms::Declined> {
-        match refusal {
-            Refusal::Rooms(declined) => Some(declined),
-            Refusal::Streams(_) | Refusal::Sessions(_) | Refusal::Projects(_) => None,
-        }
-    }
-}
-
-impl HasTable<tidings_auth::Table> for Catalog {
-    fn table(&self) -> &tidings_auth::Table {
-        &self.projects
-    }
-
-    fn wrap(change: tidings_auth::Change) -> Change {
-        Change::Projects(change)
-    }
-
-    fn refused(refusal: Refusal) -> Option<tidings_auth::Declined> {
-        match refusal {
-            Refusal::Projects(declined) => Some(declined),
-            Refusal::Streams(_) | Refusal::Sessions(_) | Refusal::Rooms(_) => None,
-        }
-    }
-}
-
-/// Which part a written change belongs to. Numbers are never used for another part.
-const STREAMS: u8 = 1;
-const PROJECTS: u8 = 2;
-const SESSIONS: u8 = 3;
-const ROOMS: u8 = 4;
-
-/// A row of one part.
-#[derive(Debug)]
-pub enum Row {
-    /// Of streams.
-    Streams(tidings_streams::table::Row),
-    /// Of sessions.
-    Sessions(tidings_sessions::table::Row),
-    /// Of rooms.
-    Rooms(tidings_rooms::table::Kept),
-    /// Of projects.
-    Projects(tidings_auth::table::Row),
-}
-
-impl StoredState for Catalog {
-    type Row = Row;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        match change {
-            Change::Streams(change) => {
-                out.byte(STREAMS);
-                tidings_streams::Table::encode(change, out);
-            }
-            Change::Sessions(change) => {
-                out.byte(SESSIONS);
-                tidings_sessions::Table::encode(change, out);
-            }
-            Change::Rooms(change) => {
-                out.byte(ROOMS);
-                tidings_rooms::Table::encode(change, out);
-            }
-            Change::Projects(change) => {
-                out.byte(PROJECTS);
-                tidings_auth::Table::encode(change, out);
+            fn apply(&mut self, change: Change) {
+                match change {
+                    $(Change::$variant(change) => {
+                        $(StandsOn::<$table>::on_base_change(&mut self.$upper, &change);)?
+                        self.$field.apply(change);
+                    })*
+                }
             }
         }
-    }
 
-    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
-        match reader.byte()? {
-            STREAMS => tidings_streams::Table::decode(reader).map(Change::Streams),
-            SESSIONS => tidings_sessions::Table::decode(reader).map(Change::Sessions),
-            ROOMS => tidings_rooms::Table::decode(reader).map(Change::Rooms),
-            PROJECTS => tidings_auth::Table::decode(reader).map(Change::Projects),
-            _ => Err(DecodeError),
-        }
-    }
-
-    fn takes_space(&self, change: &Change) -> bool {
-        match change {
-            Change::Streams(change) => self.streams.takes_space(change),
-            Change::Sessions(change) => self.sessions.takes_space(change),
-            Change::Rooms(change) => self.rooms.takes_space(change),
-            Change::Projects(change) => self.projects.takes_space(change),
-        }
-    }
-
-    fn begin_snapshot(&mut self) {
-        self.streams.begin_snapshot();
-        self.sessions.begin_snapshot();
-        self.rooms.begin_snapshot();
-        self.projects.begin_snapshot();
-    }
-
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        if let Some(rows) = self.streams.next_rows(most) {
-            return Some(rows.into_iter().map(Row::Streams).collect());
-        }
-        if let Some(rows) = self.sessions.next_rows(most) {
-            return Some(rows.into_iter().map(Row::Sessions).collect());
-        }
-        if let Some(rows) = self.rooms.next_rows(most) {
-            return Some(rows.into_iter().map(Row::Rooms).collect());
-        }
-        Some(self.projects.next_rows(most)?.into_iter().map(Row::Projects).collect())
-    }
-
-    fn end_snapshot(&mut self) {
-        self.streams.end_snapshot();
-        self.sessions.end_snapshot();
-        self.rooms.end_snapshot();
-        self.projects.end_snapshot();
-    }
-
-    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
-        match row {
-            Row::Streams(row) => {
-                tidings_streams::Table::restore(row, &mut |one| change(Change::Streams(one)));
+        $(impl HasTable<$table> for Catalog {
+            fn table(&self) -> &$table {
+                &self.$field
             }
-            Row::Sessions(row) => {
-                tidings_sessions::Table::restore(row, &mut |one| change(Change::Sessions(one)));
-            }
-            Row::Rooms(row) => tidings_rooms::Table::restore(row, &mut |one| change(Change::Rooms(one))),
-            Row::Projects(row) => {
-                tidings_auth::Table::restore(row, &mut |one| change(Change::Projects(one)));
-            }
-        }
-    }
 
-    fn is_precondition(change: &Change) -> bool {
-        match change {
-            Change::Streams(change) => tidings_streams::Table::is_precondition(change),
-            Change::Sessions(change) => tidings_sessions::Table::is_precondition(change),
-            Change::Rooms(change) => tidings_rooms::Table::is_precondition(change),
-            Change::Projects(change) => tidings_auth::Table::is_precondition(change),
-        }
-    }
-
-    fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
-        match change {
-            Change::Streams(change) => {
-                self.streams.conflict_keys(change, touch);
-                tidings_embedded::ended(change, touch);
+            fn wrap(change: <$table as StateMachine>::Change) -> Change {
+                $(let change = match <$table as StandsOn<$base_table>>::base_change(change) {
+                    Ok(base) => return Change::$base(base),
+                    Err(own) => own,
+                };)?
+                Change::$variant(change)
             }
-            Change::Sessions(change) => self.sessions.conflict_keys(change, touch),
-            Change::Rooms(change) => self.rooms.conflict_keys(change, touch),
-            Change::Projects(change) => self.projects.conflict_keys(change, touch),
+
+            fn refused(refusal: Refusal) -> Option<Refused<$table>> {
+                match refusal {
+                    Refusal::$variant(refusal) => Some(refusal),
+                    $(Refusal::$base(refusal) => Some(<$table as StandsOn<$base_table>>::base_refusal(refusal)),)?
+                    _ => None,
+                }
+            }
+        })*
+
+        impl StoredState for Catalog {
+            type Row = Row;
+
+            fn encode(change: &Change, out: &mut Vec<u8>) {
+                match change {
+                    $(Change::$variant(change) => {
+                        out.byte($tag);
+                        <$table>::encode(change, out);
+                    })*
+                }
+            }
+
+            fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+                match reader.byte()? {
+                    $($tag => <$table>::decode(reader).map(Change::$variant),)*
+                    _ => Err(DecodeError),
+                }
+            }
+
+            fn is_precondition(change: &Change) -> bool {
+                match change {
+                    $(Change::$variant(change) => <$table>::is_precondition(change),)*
+                }
+            }
+
+            fn takes_space(&self, change: &Change) -> bool {
+                match change {
+                    $(Change::$variant(change) => self.$field.takes_space(change),)*
+                }
+            }
+
+            fn begin_snapshot(&mut self) {
+                $(StoredState::begin_snapshot(&mut self.$field);)*
+            }
+
+            fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+                $(if let Some(rows) = StoredState::next_rows(&mut self.$field, most) {
+                    return Some(rows.into_iter().map(Row::$variant).collect());
+                })*
+                None
+            }
+
+            fn end_snapshot(&mut self) {
+                $(StoredState::end_snapshot(&mut self.$field);)*
+            }
+
+            fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+                match row {
+                    $(Row::$variant(row) => {
+                        <$table as StoredState>::restore(row, &mut |one| change(Change::$variant(one)));
+                    })*
+                }
+            }
+
+            fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
+                match change {
+                    $(Change::$variant(change) => {
+                        self.$field.conflict_keys(change, touch);
+                        $(<$upper_table as StoredBase<$table>>::base_conflict_keys(change, touch);)?
+                    })*
+                }
+            }
         }
-    }
+    };
+}
+
+// A base stands before the tables that stand on it: rows are restored in this order.
+catalog! {
+    1 => streams Streams: tidings_streams::Table, base of sessions: tidings_sessions::Table;
+    3 => sessions Sessions: tidings_sessions::Table, on Streams: tidings_streams::Table;
+    4 => rooms Rooms: tidings_rooms::Table;
+    2 => projects Projects: tidings_auth::Table;
 }

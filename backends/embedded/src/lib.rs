@@ -43,6 +43,5 @@ pub mod wal;
 pub use disk::{Disk, DiskFile, Folder};
 pub use error::OpenError;
 pub use lock::DirectoryLock;
-pub use sessions::ended;
 pub use store::{Embedded, Failure, Gather, Options};
-pub use stored_state::{Access, StoredState};
+pub use stored_state::{Access, StoredBase, StoredState};

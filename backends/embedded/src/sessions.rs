@@ -10,7 +10,7 @@ use tidings_streams::Change as StreamChange;
 
 use crate::checkpoint::{put_option, take_option};
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::stored_state::{Access, StoredState};
+use crate::stored_state::{Access, StoredBase, StoredState};
 
 const STREAMS: u8 = 1;
 const SUBSCRIBE: u8 = 2;
@@ -185,17 +185,19 @@ impl StoredState for Table {
     }
 }
 
-/// What the end of a stream changes of sessions, beside what it changes of streams: its row as a session or a source.
-pub fn ended(change: &StreamChange, touch: &mut dyn FnMut(Access, u64)) {
-    match change {
-        StreamChange::Remove { log, .. } | StreamChange::Retire { log, .. } => {
-            touch(Access::Writes, hash(*log));
+impl StoredBase<tidings_streams::Table> for Table {
+    /// The end of a stream changes its row as a session or a source.
+    fn base_conflict_keys(change: &StreamChange, touch: &mut dyn FnMut(Access, u64)) {
+        match change {
+            StreamChange::Remove { log, .. } | StreamChange::Retire { log, .. } => {
+                touch(Access::Writes, hash(*log));
+            }
+            StreamChange::Create { .. }
+            | StreamChange::Expect { .. }
+            | StreamChange::Renew { .. }
+            | StreamChange::Trim { .. }
+            | StreamChange::Restore { .. } => {}
         }
-        StreamChange::Create { .. }
-        | StreamChange::Expect { .. }
-        | StreamChange::Renew { .. }
-        | StreamChange::Trim { .. }
-        | StreamChange::Restore { .. } => {}
     }
 }
 

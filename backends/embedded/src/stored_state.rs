@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidings_engine::log::StateMachine;
+use tidings_engine::log::{StandsOn, StateMachine};
 
 use crate::codec::{DecodeError, Reader};
 
@@ -47,6 +47,12 @@ pub trait StoredState: StateMachine {
     /// What a change reads or writes, as hashes. Two commits that share one are not validated in one go, unless both only
     /// read it.
     fn conflict_keys(&self, change: &Self::Change, touch: &mut dyn FnMut(Access, u64));
+}
+
+/// A stored table that stands on another, its base.
+pub trait StoredBase<B: StateMachine>: StandsOn<B> {
+    /// Rows of this table that a change of the base reads or writes, as hashes; see [`StoredState::conflict_keys`].
+    fn base_conflict_keys(change: &B::Change, touch: &mut dyn FnMut(Access, u64));
 }
 
 /// What a change does to something.

@@ -3,7 +3,7 @@
 //! A log is a session's, a source's or neither. A source's row has its subscribers as a list of their logs and says how
 //! its records reach them ([`Progress`]); a session's row has what it subscribes to. Both rows of a subscription are
 //! changed by one [`Change`], so that neither is ever seen without the other. When a stream ends, what is known of its log
-//! ends with it: [`Table::heed`] is called with each change of streams.
+//! ends with it: [`StandsOn::on_base_change`] is called with each change of streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
-use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, StateMachine, Status, StoreError};
+use tidings_engine::log::{
+    self, Commits, ReadsTable, SnapshotMap, StandsOn, StateMachine, Status, StoreError,
+};
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
 use tidings_streams::{Owner, StreamKey, StreamState};
 
@@ -549,40 +551,6 @@ impl Table {
         Some(rows.into_iter().map(|(log, row)| Row::Session(log, row)).collect())
     }
 
-    /// Keeps in step with what happens to streams: nothing is known of a log whose stream has ended.
-    pub fn heed(&mut self, change: &tidings_streams::Change) {
-        use tidings_streams::Change as Stream;
-        self.detach(limits::DETACHED_PER_CHANGE);
-        match change {
-            Stream::Remove { log, .. } => {
-                self.end_source(*log);
-                self.silence(*log);
-                self.sessions.remove(log);
-                self.set_expiry(*log, None);
-            }
-            // Its forks go on showing what it has heard.
-            Stream::Retire { log, .. } => {
-                self.end_source(*log);
-                self.silence(*log);
-                self.set_expiry(*log, None);
-            }
-            Stream::Create { key, stream } | Stream::Restore { key, stream } => {
-                let is_session = stream.owner == Owner::Session && stream.state == StreamState::Active;
-                if let Some(expires_at) = stream.expires_at.filter(|_| is_session) {
-                    self.set_expiry(stream.log, Some(Lifetime { key: key.clone(), expires_at }));
-                }
-            }
-            Stream::Renew { log, expires_at, .. } => {
-                if let Some(lifetime) = self.expiries.get(log) {
-                    let expires_at = lifetime.expires_at.max(*expires_at);
-                    let lifetime = Lifetime { key: lifetime.key.clone(), expires_at };
-                    self.set_expiry(*log, Some(lifetime));
-                }
-            }
-            Stream::Expect { .. } | Stream::Trim { .. } => {}
-        }
-    }
-
     fn set_expiry(&mut self, session: LogId, lifetime: Option<Lifetime>) {
         if let Some(before) = self.expiries.remove(&session) {
             self.due.remove(&(before.expires_at, session));
@@ -720,6 +688,53 @@ impl Table {
         }
         gone.into_iter().for_each(|source| row.end(source));
         self.sessions.insert(session, Arc::new(row));
+    }
+}
+
+impl StandsOn<tidings_streams::Table> for Table {
+    fn base_change(change: Change) -> Result<tidings_streams::Change, Change> {
+        match change {
+            Change::Streams(change) => Ok(change),
+            change => Err(change),
+        }
+    }
+
+    fn base_refusal(refusal: tidings_streams::table::Declined) -> Declined {
+        Declined::Streams(refusal)
+    }
+
+    /// Nothing is known of a log whose stream has ended.
+    fn on_base_change(&mut self, change: &tidings_streams::Change) {
+        use tidings_streams::Change as Stream;
+        self.detach(limits::DETACHED_PER_CHANGE);
+        match change {
+            Stream::Remove { log, .. } => {
+                self.end_source(*log);
+                self.silence(*log);
+                self.sessions.remove(log);
+                self.set_expiry(*log, None);
+            }
+            // Its forks go on showing what it has heard.
+            Stream::Retire { log, .. } => {
+                self.end_source(*log);
+                self.silence(*log);
+                self.set_expiry(*log, None);
+            }
+            Stream::Create { key, stream } | Stream::Restore { key, stream } => {
+                let is_session = stream.owner == Owner::Session && stream.state == StreamState::Active;
+                if let Some(expires_at) = stream.expires_at.filter(|_| is_session) {
+                    self.set_expiry(stream.log, Some(Lifetime { key: key.clone(), expires_at }));
+                }
+            }
+            Stream::Renew { log, expires_at, .. } => {
+                if let Some(lifetime) = self.expiries.get(log) {
+                    let expires_at = lifetime.expires_at.max(*expires_at);
+                    let lifetime = Lifetime { key: lifetime.key.clone(), expires_at };
+                    self.set_expiry(*log, Some(lifetime));
+                }
+            }
+            Stream::Expect { .. } | Stream::Trim { .. } => {}
+        }
     }
 }
 

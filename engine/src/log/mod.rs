@@ -39,5 +39,6 @@ pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
 pub use snapshot::{BeforeImages, SnapshotMap};
 pub use state::{LogParts, LogState, Refusal, Validated};
 pub use store::{
-    Change, CommitError, Commits, HasTable, Logs, ReadError, ReadsTable, Refused, StateMachine, StoreError,
+    Change, CommitError, Commits, HasTable, Logs, ReadError, ReadsTable, Refused, StandsOn, StateMachine,
+    StoreError,
 };

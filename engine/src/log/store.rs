@@ -70,7 +70,20 @@ pub trait HasTable<P: StateMachine>: StateMachine {
     fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
 }
 
-/// StateMachine that stand alone are all of their catalog.
+/// A table that stands on another table of the same catalog, its base: its changes may carry changes of the base, and it
+/// keeps in step with what happens there.
+pub trait StandsOn<B: StateMachine>: StateMachine {
+    /// The base's change that a change of this table carries, or the change itself if it carries none.
+    fn base_change(change: Self::Change) -> Result<B::Change, Self::Change>;
+
+    /// A refusal of the base in this table's words.
+    fn base_refusal(refusal: Refused<B>) -> Refused<Self>;
+
+    /// Keeps in step with a change of the base, which is applied right after.
+    fn on_base_change(&mut self, change: &B::Change);
+}
+
+/// A table that stands alone is its own catalog.
 impl<T: StateMachine> HasTable<T> for T {
     fn table(&self) -> &T {
         self

@@ -103,7 +103,7 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
         table.apply(change);
     }
     let cause = tidings_streams::table::Cause::Deleted;
-    table.heed(&tidings_streams::Change::Remove { key: name(10), log: SOURCE, cause });
+    table.on_base_change(&tidings_streams::Change::Remove { key: name(10), log: SOURCE, cause });
     assert!(table.attached() >= 1000 - limits::DETACHED_PER_CHANGE, "{}", table.attached());
     assert!(table.source(SOURCE).is_none());
     let hears = |table: &Table, session| {
@@ -130,7 +130,7 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
     as_it_was(&raw);
     // One of them goes on, and one ends.
     hear(&mut table, 11, 2, None).expect("it is another session");
-    table.heed(&tidings_streams::Change::Remove { key: name(1), log: LogId::new(1001), cause });
+    table.on_base_change(&tidings_streams::Change::Remove { key: name(1), log: LogId::new(1001), cause });
     assert!(table.session(LogId::new(1001)).is_none());
     let mut changes = 0;
     while table.attached() > 0 {
@@ -164,7 +164,7 @@ fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed() {
                 owner: Owner::Session,
                 retained: None,
             };
-            table.heed(&tidings_streams::Change::Create { key: name(100 + n), stream });
+            table.on_base_change(&tidings_streams::Change::Create { key: name(100 + n), stream });
             table.enter(log, LogId::new(10), name(10).id, Position::ZERO);
         }
         let lapsed = |table: &Table, now| -> Vec<u64> {
@@ -181,11 +181,15 @@ fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed() {
             log: LogId::new(log),
             expires_at: time(at),
         };
-        table.heed(&renew(100, 1_000_000));
-        table.heed(&renew(100, 500));
+        table.on_base_change(&renew(100, 1_000_000));
+        table.on_base_change(&renew(100, 500));
         assert_eq!(lapsed(&table, 1001), [101], "a renewal never takes time away");
         let cause = tidings_streams::table::Cause::Deleted;
-        table.heed(&tidings_streams::Change::Remove { key: name(101), log: LogId::new(101), cause });
+        table.on_base_change(&tidings_streams::Change::Remove {
+            key: name(101),
+            log: LogId::new(101),
+            cause,
+        });
         assert!(lapsed(&table, 1001).is_empty());
         assert_eq!(lapsed(&table, 1002), [102]);
     }
