@@ -18,6 +18,7 @@ pub mod codec;
 mod committer;
 pub mod disk;
 mod error;
+pub mod field;
 mod files;
 mod flush;
 pub mod frame;

@@ -4,75 +4,73 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_auth::table::Row;
 use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Project, ProjectState, Table};
-use tidings_model::{Pattern, ProjectId};
 
 use crate::codec::{DecodeError, Reader, Writer};
+use crate::field::{Field, stored};
 use crate::stored_state::{Access, StoredState};
 
-const CREATE: u8 = 1;
-const ADD_KEY: u8 = 2;
-const REMOVE_KEY: u8 = 3;
-const CONFIGURE: u8 = 4;
-const REMOVE: u8 = 5;
-const FORGET: u8 = 6;
-const SET_ADMIN: u8 = 7;
-const RESTORE: u8 = 8;
+stored! {
+    enum Change {
+        1 => Create { project, key },
+        2 => AddKey { project, key },
+        3 => RemoveKey { project, kid, last },
+        4 => Configure { project, config },
+        5 => Remove { project },
+        6 => Forget { project },
+        7 => SetAdmin(digest),
+        8 => Restore { project, is },
+    }
+    struct Project { keys, config, state }
+    enum ProjectState {
+        0 => Active,
+        1 => Removing,
+    }
+    struct Config { cors_origins, public, hook_sources }
+    enum LastKey {
+        0 => Stays,
+        1 => MayGo,
+    }
+}
+
+impl Field for Key {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.text(self.reveal());
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Self::parse(&reader.text()?).map_err(|_| DecodeError)
+    }
+}
+
+impl Field for Kid {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.text(self.as_str());
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self::named(&reader.text()?))
+    }
+}
+
+impl Field for AdminDigest {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.bytes(&self.0);
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self(reader.bytes()?[..].try_into().map_err(|_| DecodeError)?))
+    }
+}
 
 impl StoredState for Table {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
-        match change {
-            Change::Create { project, key } => {
-                put_head(out, CREATE, project);
-                out.text(key.reveal());
-            }
-            Change::AddKey { project, key } => {
-                put_head(out, ADD_KEY, project);
-                out.text(key.reveal());
-            }
-            Change::RemoveKey { project, kid, last: _ } => {
-                put_head(out, REMOVE_KEY, project);
-                out.text(kid.as_str());
-            }
-            Change::Configure { project, config } => {
-                put_head(out, CONFIGURE, project);
-                put_config(out, config);
-            }
-            Change::Remove { project } => put_head(out, REMOVE, project),
-            Change::Forget { project } => put_head(out, FORGET, project),
-            Change::SetAdmin(digest) => {
-                out.byte(SET_ADMIN);
-                out.bytes(&digest.0);
-            }
-            Change::Restore { project, is } => {
-                put_head(out, RESTORE, project);
-                put_project(out, is);
-            }
-        }
+        change.put(out);
     }
 
-    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
-        let tag = reader.byte()?;
-        let change = if tag == SET_ADMIN {
-            Change::SetAdmin(AdminDigest(reader.bytes()?[..].try_into().map_err(|_| DecodeError)?))
-        } else {
-            let project = ProjectId::parse(&reader.text()?).map_err(|_| DecodeError)?;
-            match tag {
-                CREATE => Change::Create { project, key: take_key(&mut reader)? },
-                ADD_KEY => Change::AddKey { project, key: take_key(&mut reader)? },
-                REMOVE_KEY => {
-                    // It was validated when it was made.
-                    Change::RemoveKey { project, kid: Kid::named(&reader.text()?), last: LastKey::MayGo }
-                }
-                CONFIGURE => Change::Configure { project, config: take_config(&mut reader)? },
-                REMOVE => Change::Remove { project },
-                FORGET => Change::Forget { project },
-                RESTORE => Change::Restore { project, is: take_project(&mut reader)? },
-                _ => return Err(DecodeError),
-            }
-        };
-        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
+    fn decode(reader: Reader) -> Result<Change, DecodeError> {
+        Change::take_whole(reader)
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -112,66 +110,11 @@ impl StoredState for Table {
     }
 }
 
-fn put_head(out: &mut Vec<u8>, tag: u8, project: &ProjectId) {
-    out.byte(tag);
-    out.text(project.as_str());
-}
-
-fn take_key(reader: &mut Reader) -> Result<Key, DecodeError> {
-    Key::parse(&reader.text()?).map_err(|_| DecodeError)
-}
-
-fn put_project(out: &mut Vec<u8>, project: &Project) {
-    let Project { keys, config, state } = project;
-    out.number(keys.len() as u64);
-    for key in keys {
-        out.text(key.reveal());
-    }
-    put_config(out, config);
-    out.byte(u8::from(*state == ProjectState::Removing));
-}
-
-fn take_project(reader: &mut Reader) -> Result<Project, DecodeError> {
-    Ok(Project {
-        keys: (0..reader.count()?).map(|_| take_key(reader)).collect::<Result<_, _>>()?,
-        config: take_config(reader)?,
-        state: if reader.byte()? == 0 { ProjectState::Active } else { ProjectState::Removing },
-    })
-}
-
-fn put_config(out: &mut Vec<u8>, config: &Config) {
-    let Config { cors_origins, public, hook_sources } = config;
-    put_texts(out, cors_origins.iter().map(|origin| &**origin));
-    put_texts(out, public.iter().map(Pattern::as_str));
-    put_texts(out, hook_sources.iter().map(|source| &**source));
-}
-
-fn take_config(reader: &mut Reader) -> Result<Config, DecodeError> {
-    let cors_origins = take_texts(reader)?.into_iter().map(Into::into).collect();
-    let pattern = |text: String| Pattern::parse(&text).map_err(|_| DecodeError);
-    let public = take_texts(reader)?.into_iter().map(pattern).collect::<Result<_, _>>()?;
-    Ok(Config {
-        cors_origins,
-        public,
-        hook_sources: take_texts(reader)?.into_iter().map(Into::into).collect(),
-    })
-}
-
-fn put_texts<'a>(out: &mut Vec<u8>, texts: impl ExactSizeIterator<Item = &'a str>) {
-    out.number(texts.len() as u64);
-    for text in texts {
-        out.text(text);
-    }
-}
-
-fn take_texts(reader: &mut Reader) -> Result<Vec<String>, DecodeError> {
-    (0..reader.count()?).map(|_| reader.text()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidings_engine::log::StateMachine;
+    use tidings_model::{Pattern, ProjectId};
 
     #[test]
     fn a_dump_makes_the_same_table() {

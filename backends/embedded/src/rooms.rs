@@ -1,100 +1,46 @@
 //! How the tables of rooms are kept.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
-use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId};
+use tidings_model::UserId;
 use tidings_rooms::table::{Back, Kept, Row};
 use tidings_rooms::{Change, Table};
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader};
+use crate::field::{Field, stored};
 use crate::stored_state::{Access, StoredState};
 
-const TAKE_OVER: u8 = 1;
-const OWNED: u8 = 2;
-/// As it was before it was stored what upkeep needs to find a room.
-const CREATE_UNMARKED: u8 = 3;
-const REMOVE: u8 = 4;
-const MEMBERS: u8 = 5;
-const RESERVE: u8 = 6;
-const COLLAPSE: u8 = 7;
-const PRUNE: u8 = 8;
-const SEE: u8 = 9;
-const SEE_BACK: u8 = 10;
-const FORGET: u8 = 11;
-const CREATE: u8 = 12;
-const KEPT: u8 = 13;
-const REACTED: u8 = 14;
+stored! {
+    enum Change {
+        1 => TakeOver { epoch },
+        2 => Owned { by },
+        3 => Create { log, row },
+        4 => Remove { log },
+        5 => Members { log, add, remove, joined, most },
+        6 => Reserve { log, through },
+        7 => Collapse { log, positions },
+        8 => Prune { log, through },
+        9 => See { log, user, device, through, at, back },
+        11 => Forget { log, user, before },
+        13 => Kept { log, since },
+        14 => Reacted { log, waiting },
+    }
+    enum Back {
+        0 => Stay,
+        1 => Go,
+    }
+    struct Row { project, id, members, reserved, collapsed, kept_since, reacted }
+}
 
 impl StoredState for Table {
     type Row = Kept;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
-        match change {
-            Change::TakeOver { epoch } => {
-                out.byte(TAKE_OVER);
-                out.number(*epoch);
-            }
-            Change::Owned { by } => {
-                out.byte(OWNED);
-                out.number(*by);
-            }
-            Change::Create { log, row } => {
-                put_log(out, CREATE, *log);
-                put_row(out, row);
-            }
-            Change::Remove { log } => put_log(out, REMOVE, *log),
-            Change::Members { log, add, remove, joined, most } => {
-                put_log(out, MEMBERS, *log);
-                put_users(out, add);
-                put_users(out, remove);
-                out.position(*joined);
-                out.number(*most as u64);
-            }
-            Change::Reserve { log, through } => {
-                put_log(out, RESERVE, *log);
-                out.position(*through);
-            }
-            Change::Collapse { log, positions } => {
-                put_log(out, COLLAPSE, *log);
-                put_positions(out, positions);
-            }
-            Change::Kept { log, since } => {
-                put_log(out, KEPT, *log);
-                put_time(out, *since);
-            }
-            Change::Reacted { log, waiting } => {
-                put_log(out, REACTED, *log);
-                out.byte(u8::from(*waiting));
-            }
-            Change::Prune { log, through } => {
-                put_log(out, PRUNE, *log);
-                out.position(*through);
-            }
-            Change::See { log, user, device, through, at, back } => {
-                put_log(out, if *back == Back::Go { SEE_BACK } else { SEE }, *log);
-                out.text(user.as_str());
-                out.text(device.as_str());
-                out.position(*through);
-                out.number(at.as_millis());
-            }
-            Change::Forget { log, user, before } => {
-                put_log(out, FORGET, *log);
-                out.text(user.as_str());
-                out.number(before.as_millis());
-            }
-        }
+        change.put(out);
     }
 
-    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
-        let tag = reader.byte()?;
-        let change = match tag {
-            TAKE_OVER => Change::TakeOver { epoch: reader.number()? },
-            OWNED => Change::Owned { by: reader.number()? },
-            _ => of_room(tag, &mut reader)?,
-        };
-        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
+    fn decode(reader: Reader) -> Result<Change, DecodeError> {
+        Change::take_whole(reader)
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -163,132 +109,19 @@ impl StoredState for Table {
     }
 }
 
-fn of_room(tag: u8, reader: &mut Reader) -> Result<Change, DecodeError> {
-    let log = reader.log()?;
-    Ok(match tag {
-        CREATE => {
-            let row = take_row(reader)?;
-            let (kept_since, reacted) = (take_time(reader)?, take_flag(reader)?);
-            Change::Create { log, row: Row { kept_since, reacted, ..row } }
-        }
-        CREATE_UNMARKED => Change::Create { log, row: take_row(reader)? },
-        REMOVE => Change::Remove { log },
-        MEMBERS => Change::Members {
-            log,
-            add: take_users(reader)?,
-            remove: take_users(reader)?,
-            joined: reader.position()?,
-            most: reader.count()?,
-        },
-        RESERVE => Change::Reserve { log, through: reader.position()? },
-        COLLAPSE => Change::Collapse { log, positions: take_positions(reader)? },
-        KEPT => Change::Kept { log, since: take_time(reader)? },
-        REACTED => Change::Reacted { log, waiting: take_flag(reader)? },
-        PRUNE => Change::Prune { log, through: reader.position()? },
-        SEE | SEE_BACK => Change::See {
-            log,
-            user: take_user(reader)?,
-            device: DeviceId::parse(&reader.text()?).map_err(|_| DecodeError)?,
-            through: reader.position()?,
-            at: reader.time()?,
-            back: if tag == SEE_BACK { Back::Go } else { Back::Stay },
-        },
-        FORGET => Change::Forget { log, user: take_user(reader)?, before: reader.time()? },
-        _ => return Err(DecodeError),
-    })
-}
-
 fn hash(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     ("rooms", of).hash(&mut hasher);
     hasher.finish()
 }
 
-fn put_log(out: &mut Vec<u8>, tag: u8, log: LogId) {
-    out.byte(tag);
-    out.log(log);
-}
-
-fn put_row(out: &mut Vec<u8>, row: &Row) {
-    let Row { project, id, members, reserved, collapsed, kept_since, reacted } = row;
-    out.text(project.as_str());
-    out.text(id.as_str());
-    out.number(members.len() as u64);
-    for (user, &joined) in &**members {
-        out.text(user.as_str());
-        out.position(joined);
-    }
-    out.position(*reserved);
-    put_positions(out, collapsed);
-    put_time(out, *kept_since);
-    out.byte(u8::from(*reacted));
-}
-
-/// A room of which nobody knows what it has: the first sweep looks.
-fn take_row(reader: &mut Reader) -> Result<Row, DecodeError> {
-    let project = ProjectId::parse(&reader.text()?).map_err(|_| DecodeError)?;
-    let id = RoomId::parse(&reader.text()?).map_err(|_| DecodeError)?;
-    let members = (0..reader.count()?).map(|_| Ok((take_user(reader)?, reader.position()?)));
-    let members = Arc::new(members.collect::<Result<BTreeMap<_, _>, DecodeError>>()?);
-    let (reserved, collapsed) = (reader.position()?, Arc::new(take_positions(reader)?));
-    let kept_since = Some(Timestamp::from_millis(0));
-    Ok(Row { project, id, members, reserved, collapsed, kept_since, reacted: true })
-}
-
-/// A time, one more than it is, or zero for none.
-fn put_time(out: &mut Vec<u8>, time: Option<Timestamp>) {
-    out.number(time.map_or(0, |time| time.as_millis().saturating_add(1)));
-}
-
-fn take_time(reader: &mut Reader) -> Result<Option<Timestamp>, DecodeError> {
-    Ok(reader.number()?.checked_sub(1).map(Timestamp::from_millis))
-}
-
-fn take_flag(reader: &mut Reader) -> Result<bool, DecodeError> {
-    match reader.byte()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(DecodeError),
-    }
-}
-
-fn put_users(out: &mut Vec<u8>, users: &[UserId]) {
-    out.number(users.len() as u64);
-    users.iter().for_each(|user| out.text(user.as_str()));
-}
-
-fn take_users(reader: &mut Reader) -> Result<Vec<UserId>, DecodeError> {
-    (0..reader.count()?).map(|_| take_user(reader)).collect()
-}
-
-fn take_user(reader: &mut Reader) -> Result<UserId, DecodeError> {
-    UserId::parse(&reader.text()?).map_err(|_| DecodeError)
-}
-
-/// Positions in order, each by its distance from the one before.
-fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
-    out.number(positions.len() as u64);
-    let mut last = 0u128;
-    for position in positions {
-        out.position(Position::new(position.get().wrapping_sub(last)));
-        last = position.get();
-    }
-}
-
-fn take_positions(reader: &mut Reader) -> Result<Vec<Position>, DecodeError> {
-    let mut last = 0u128;
-    let count = reader.count()?;
-    let one = |_| {
-        last = last.wrapping_add(reader.position()?.get());
-        Ok(Position::new(last))
-    };
-    (0..count).map(one).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use tidings_engine::log::StateMachine;
+    use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp};
 
     fn log(number: u64) -> LogId {
         LogId::new(number)
@@ -445,20 +278,6 @@ mod tests {
         ] {
             assert!(!table.takes_space(&let_through), "{let_through:?}");
         }
-    }
-
-    #[test]
-    fn a_room_that_was_stored_without_marks_is_looked_at_once() {
-        let mut bytes = Vec::new();
-        Table::encode(&create(1, "r", &["ann"]), &mut bytes);
-        // As it was written before: another tag, and nothing of what was added at the end.
-        bytes[0] = CREATE_UNMARKED;
-        bytes.truncate(bytes.len() - 2);
-        let mut table = Table::default();
-        table.apply(Table::decode(Reader(bytes.into())).expect("as it was written"));
-        assert_eq!(table.old(Timestamp::from_millis(0), None, 9).len(), 1);
-        assert_eq!(table.reacted(None, 9), [log(1)]);
-        assert_eq!(table.member(log(1), &user("ann")), Some(Position::ZERO));
     }
 
     #[test]

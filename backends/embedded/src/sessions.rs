@@ -1,136 +1,58 @@
 //! How the tables of sessions are kept.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tidings_model::{LogId, Position, StreamId};
+use tidings_model::LogId;
 use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress, Row};
 use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
-use crate::checkpoint::{put_option, take_option};
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader};
+use crate::field::{Field, stored};
 use crate::stored_state::{Access, StoredBase, StoredState};
 
-const STREAMS: u8 = 1;
-const SUBSCRIBE: u8 = 2;
-const UNSUBSCRIBE: u8 = 3;
-const EXPECT_INLINE: u8 = 4;
-const EXPECT_FOLLOWING: u8 = 5;
-const FOLLOW: u8 = 6;
-const REST: u8 = 7;
-const ADVANCE: u8 = 8;
-const RESTORE_SOURCE: u8 = 9;
-const RESTORE_SESSION: u8 = 10;
-const EXPECT_NOBODY: u8 = 11;
-
-/// How a subscription stands.
-const ACTIVE: u8 = 0;
-const ENDED: u8 = 1;
-const ENDED_BY: u8 = 2;
+stored! {
+    enum Change {
+        1 => Streams(change),
+        2 => Subscribe { session, session_is, source, id, at, since, envelope, unreadable },
+        3 => Unsubscribe { session, source },
+        4 => Expect { source, expected },
+        6 => Follow { source, after },
+        7 => Rest { source, version, at },
+        8 => Advance { source, was, now, version },
+        9 => RestoreSource { source, id, progress },
+        10 => RestoreSession { session, subscriptions },
+    }
+    enum Is {
+        0 => There,
+        1 => New,
+    }
+    enum Expected {
+        0 => Inline { version },
+        1 => Following,
+        2 => Nobody,
+    }
+    struct Cursor { done, through, reached }
+    enum Progress {
+        0 => Inline,
+        1 => Following { cursor, late },
+    }
+    enum Hearing {
+        0 => Active,
+        1 => Ended { by },
+    }
+    struct Subscription { source, id, at, state, envelopes }
+}
 
 impl StoredState for Table {
     type Row = Row;
 
     fn encode(change: &Change, out: &mut Vec<u8>) {
-        match change {
-            Change::Streams(change) => {
-                out.byte(STREAMS);
-                tidings_streams::Table::encode(change, out);
-            }
-            Change::Subscribe { session, session_is, source, id, at, since, envelope, unreadable } => {
-                put_logs(out, SUBSCRIBE, &[*session, *source]);
-                out.byte(u8::from(*session_is == Is::New));
-                out.text(id.as_str());
-                out.number(at.as_millis());
-                out.position(*since);
-                put_option(out, *envelope, |out, envelope| out.byte(u8::from(envelope)));
-                put_option(out, *unreadable, |out, unreadable| out.number(unreadable.as_millis()));
-            }
-            Change::Unsubscribe { session, source } => put_logs(out, UNSUBSCRIBE, &[*session, *source]),
-            Change::Expect { source, expected: Expected::Inline { version } } => {
-                put_logs(out, EXPECT_INLINE, &[*source]);
-                out.number(*version);
-            }
-            Change::Expect { source, expected: Expected::Following } => {
-                put_logs(out, EXPECT_FOLLOWING, &[*source]);
-            }
-            Change::Expect { source, expected: Expected::Nobody } => put_logs(out, EXPECT_NOBODY, &[*source]),
-            Change::Follow { source, after } => {
-                put_logs(out, FOLLOW, &[*source]);
-                out.position(*after);
-            }
-            Change::Rest { source, version, at } => {
-                put_logs(out, REST, &[*source]);
-                out.number(*version);
-                out.position(*at);
-            }
-            Change::Advance { source, was, now, version } => {
-                put_logs(out, ADVANCE, &[*source]);
-                put_cursor(out, was);
-                put_cursor(out, now);
-                out.number(*version);
-            }
-            Change::RestoreSource { source, id, progress } => {
-                put_logs(out, RESTORE_SOURCE, &[*source]);
-                out.text(id.as_str());
-                put_progress(out, progress);
-            }
-            Change::RestoreSession { session, subscriptions } => {
-                put_logs(out, RESTORE_SESSION, &[*session]);
-                out.number(subscriptions.len() as u64);
-                subscriptions.iter().for_each(|subscription| put_subscription(out, subscription));
-            }
-        }
+        change.put(out);
     }
 
-    fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
-        let tag = reader.byte()?;
-        if tag == STREAMS {
-            return tidings_streams::Table::decode(reader).map(Change::Streams);
-        }
-        let log = reader.log()?;
-        let change = match tag {
-            SUBSCRIBE => Change::Subscribe {
-                session: log,
-                source: reader.log()?,
-                session_is: if reader.byte()? == 0 { Is::There } else { Is::New },
-                id: take_id(&mut reader)?,
-                at: reader.time()?,
-                since: reader.position()?,
-                envelope: take_option(&mut reader, |reader| Ok(reader.byte()? != 0))?,
-                unreadable: take_option(&mut reader, Reader::time)?,
-            },
-            UNSUBSCRIBE => Change::Unsubscribe { session: log, source: reader.log()? },
-            EXPECT_INLINE => {
-                Change::Expect { source: log, expected: Expected::Inline { version: reader.number()? } }
-            }
-            EXPECT_FOLLOWING => Change::Expect { source: log, expected: Expected::Following },
-            EXPECT_NOBODY => Change::Expect { source: log, expected: Expected::Nobody },
-            FOLLOW => Change::Follow { source: log, after: reader.position()? },
-            REST => Change::Rest { source: log, version: reader.number()?, at: reader.position()? },
-            ADVANCE => Change::Advance {
-                source: log,
-                was: take_cursor(&mut reader)?,
-                now: take_cursor(&mut reader)?,
-                version: reader.number()?,
-            },
-            RESTORE_SOURCE => Change::RestoreSource {
-                source: log,
-                id: take_id(&mut reader)?,
-                progress: take_progress(&mut reader)?,
-            },
-            RESTORE_SESSION => {
-                let count = reader.count()?;
-                let subscriptions = (0..count).map(|_| take_subscription(&mut reader));
-                Change::RestoreSession {
-                    session: log,
-                    subscriptions: subscriptions.collect::<Result<_, _>>()?,
-                }
-            }
-            _ => return Err(DecodeError),
-        };
-        if reader.is_empty() { Ok(change) } else { Err(DecodeError) }
+    fn decode(reader: Reader) -> Result<Change, DecodeError> {
+        Change::take_whole(reader)
     }
 
     fn takes_space(&self, change: &Change) -> bool {
@@ -207,104 +129,11 @@ fn hash(log: LogId) -> u64 {
     hasher.finish()
 }
 
-fn put_logs(out: &mut Vec<u8>, tag: u8, logs: &[LogId]) {
-    out.byte(tag);
-    logs.iter().for_each(|&log| out.log(log));
-}
-
-fn take_id(reader: &mut Reader) -> Result<StreamId, DecodeError> {
-    StreamId::parse(&reader.text()?).map_err(|_| DecodeError)
-}
-
-fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
-    let Cursor { done, through, reached } = cursor;
-    out.position(*done);
-    put_option(out, *reached, |out, reached| {
-        out.log(reached);
-        out.position(*through);
-    });
-}
-
-fn take_cursor(reader: &mut Reader) -> Result<Cursor, DecodeError> {
-    let done = reader.position()?;
-    let part = take_option(reader, |reader| Ok((reader.log()?, reader.position()?)))?;
-    Ok(part.map_or(Cursor::at_rest(done), |(reached, through)| Cursor {
-        done,
-        through,
-        reached: Some(reached),
-    }))
-}
-
-fn put_progress(out: &mut Vec<u8>, progress: &Progress) {
-    match progress {
-        Progress::Inline => out.byte(0),
-        Progress::Following { cursor, late } => {
-            out.byte(1);
-            put_cursor(out, cursor);
-            out.number(late.len() as u64);
-            for (&log, &since) in late {
-                out.log(log);
-                out.position(since);
-            }
-        }
-    }
-}
-
-fn take_progress(reader: &mut Reader) -> Result<Progress, DecodeError> {
-    match reader.byte()? {
-        0 => Ok(Progress::Inline),
-        1 => {
-            let cursor = take_cursor(reader)?;
-            let late = (0..reader.count()?).map(|_| Ok((reader.log()?, reader.position()?)));
-            Ok(Progress::Following { cursor, late: late.collect::<Result<BTreeMap<_, _>, DecodeError>>()? })
-        }
-        _ => Err(DecodeError),
-    }
-}
-
-fn put_subscription(out: &mut Vec<u8>, subscription: &Subscription) {
-    let Subscription { source, id, at, state, envelopes } = subscription;
-    out.log(*source);
-    out.text(id.as_str());
-    out.number(at.as_millis());
-    match state {
-        Hearing::Active => out.byte(ACTIVE),
-        Hearing::Ended { by: None } => out.byte(ENDED),
-        Hearing::Ended { by: Some(by) } => {
-            out.byte(ENDED_BY);
-            out.number(by.as_millis());
-        }
-    }
-    out.number(envelopes.len() as u64);
-    for (after, envelope) in envelopes {
-        out.position(*after);
-        out.byte(u8::from(*envelope));
-    }
-}
-
-fn take_subscription(reader: &mut Reader) -> Result<Subscription, DecodeError> {
-    let one = |reader: &mut Reader| -> Result<(Position, bool), DecodeError> {
-        Ok((reader.position()?, reader.byte()? != 0))
-    };
-    Ok(Subscription {
-        source: reader.log()?,
-        id: take_id(reader)?,
-        at: reader.time()?,
-        state: match reader.byte()? {
-            ACTIVE => Hearing::Active,
-            ENDED => Hearing::Ended { by: None },
-            ENDED_BY => Hearing::Ended { by: Some(reader.time()?) },
-            _ => return Err(DecodeError),
-        },
-        envelopes: (0..reader.count()?).map(|_| one(reader)).collect::<Result<_, _>>()?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use tidings_engine::log::StateMachine;
-    use tidings_model::Timestamp;
+    use tidings_model::{Position, StreamId, Timestamp};
 
     fn log(number: u64) -> LogId {
         LogId::new(number)
