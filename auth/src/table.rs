@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, StoreError};
+use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, Snapshots, StoreError};
 use tidings_model::{Pattern, ProjectId, limits};
 
 use crate::{AdminDigest, Key, Kid};
@@ -260,27 +260,6 @@ impl Table {
         self.admin
     }
 
-    /// Begins a snapshot of all that is stored now.
-    pub fn begin_snapshot(&mut self) {
-        self.admin_before = self.admin;
-        self.projects.begin_snapshot();
-    }
-
-    /// Gives the snapshot up, if there is one.
-    pub fn end_snapshot(&mut self) {
-        self.admin_before = None;
-        self.projects.end_snapshot();
-    }
-
-    /// The next rows of the snapshot; none when it is over. Looks at so many at most.
-    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        if let Some(digest) = self.admin_before.take() {
-            return Some(vec![Row::Admin(digest)]);
-        }
-        let rows = self.projects.next_rows(most)?;
-        Some(rows.into_iter().map(|(id, project)| Row::Project(id, project)).collect())
-    }
-
     fn active(&self, id: &ProjectId) -> Result<&Project, Declined> {
         match self.get(id) {
             None => Err(Declined::NoSuchProject),
@@ -299,6 +278,32 @@ impl Table {
 
     fn edit(&mut self, id: ProjectId) -> &mut Project {
         Arc::make_mut(self.projects.or_insert_with(id, Arc::default))
+    }
+}
+
+impl Snapshots for Table {
+    type Row = Row;
+
+    fn begin_snapshot(&mut self) {
+        self.admin_before = self.admin;
+        self.projects.begin_snapshot();
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        if let Some(digest) = self.admin_before.take() {
+            return Some(vec![Row::Admin(digest)]);
+        }
+        let rows = self.projects.next_rows(most)?;
+        Some(rows.into_iter().map(|(id, project)| Row::Project(id, project)).collect())
+    }
+
+    fn end_snapshot(&mut self) {
+        self.admin_before = None;
+        self.projects.end_snapshot();
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        change(row.restored());
     }
 }
 

@@ -5,8 +5,9 @@
 //! its refusal and the way they are stored.
 
 use tidings_embedded::codec::{DecodeError, Reader, Writer};
+use tidings_embedded::field::Field;
 use tidings_embedded::{Access, StoredBase, StoredState};
-use tidings_engine::log::{self, HasTable, Refused, StandsOn, StateMachine};
+use tidings_engine::log::{self, HasTable, Refused, Snapshots, StandsOn, StateMachine};
 
 /// Makes the catalog from a list of `tag => field Variant: Table`. The tag stands before each stored change and is never
 /// used for another table. A table that stands on another names it with `on`; its base names it with `base of`.
@@ -38,7 +39,7 @@ macro_rules! catalog {
         #[derive(Debug)]
         pub enum Row {
             $(#[doc = concat!("A row of ", stringify!($field), ".")]
-            $variant(<$table as StoredState>::Row),)*
+            $variant(<$table as Snapshots>::Row),)*
         }
 
         impl log::Change for Change {
@@ -86,25 +87,52 @@ macro_rules! catalog {
             }
         })*
 
-        impl StoredState for Catalog {
+        impl Snapshots for Catalog {
             type Row = Row;
 
-            fn encode(change: &Change, out: &mut Vec<u8>) {
-                match change {
-                    $(Change::$variant(change) => {
+            fn begin_snapshot(&mut self) {
+                $(Snapshots::begin_snapshot(&mut self.$field);)*
+            }
+
+            fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+                $(if let Some(rows) = Snapshots::next_rows(&mut self.$field, most) {
+                    return Some(rows.into_iter().map(Row::$variant).collect());
+                })*
+                None
+            }
+
+            fn end_snapshot(&mut self) {
+                $(Snapshots::end_snapshot(&mut self.$field);)*
+            }
+
+            fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+                match row {
+                    $(Row::$variant(row) => {
+                        <$table as Snapshots>::restore(row, &mut |one| change(Change::$variant(one)));
+                    })*
+                }
+            }
+        }
+
+        impl Field for Change {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant(change) => {
                         out.byte($tag);
-                        <$table>::encode(change, out);
+                        change.put(out);
                     })*
                 }
             }
 
-            fn decode(mut reader: Reader) -> Result<Change, DecodeError> {
+            fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
                 match reader.byte()? {
-                    $($tag => <$table>::decode(reader).map(Change::$variant),)*
+                    $($tag => Field::take(reader).map(Self::$variant),)*
                     _ => Err(DecodeError),
                 }
             }
+        }
 
+        impl StoredState for Catalog {
             fn is_precondition(change: &Change) -> bool {
                 match change {
                     $(Change::$variant(change) => <$table>::is_precondition(change),)*
@@ -114,29 +142,6 @@ macro_rules! catalog {
             fn takes_space(&self, change: &Change) -> bool {
                 match change {
                     $(Change::$variant(change) => self.$field.takes_space(change),)*
-                }
-            }
-
-            fn begin_snapshot(&mut self) {
-                $(StoredState::begin_snapshot(&mut self.$field);)*
-            }
-
-            fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-                $(if let Some(rows) = StoredState::next_rows(&mut self.$field, most) {
-                    return Some(rows.into_iter().map(Row::$variant).collect());
-                })*
-                None
-            }
-
-            fn end_snapshot(&mut self) {
-                $(StoredState::end_snapshot(&mut self.$field);)*
-            }
-
-            fn restore(row: Row, change: &mut dyn FnMut(Change)) {
-                match row {
-                    $(Row::$variant(row) => {
-                        <$table as StoredState>::restore(row, &mut |one| change(Change::$variant(one)));
-                    })*
                 }
             }
 

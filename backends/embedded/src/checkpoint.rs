@@ -14,6 +14,7 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 use crate::codec::{Checksum, DecodeError, Reader, Writer, checksum};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
+use crate::field::Field;
 use crate::state::{Memtable, Reached, Slot, StoreState};
 use crate::stored_state::{Numbers, StoredState};
 use crate::wal::{End, KnownLog, LogFile};
@@ -265,7 +266,7 @@ pub fn store_base<T: StoredState>(
         for row in rows {
             T::restore(row, &mut |change| {
                 bytes.clear();
-                T::encode(&change, &mut bytes);
+                change.put(&mut bytes);
                 file.buffer.byte(TABLE);
                 file.buffer.bytes(&bytes);
             });
@@ -307,7 +308,7 @@ fn read_base<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Resul
                 let log = reader.log()?;
                 state.logs.insert(log, Slot::new(take_state(&mut reader)?));
             }
-            TABLE => state.tables.apply(T::decode(Reader(reader.bytes()?))?),
+            TABLE => state.tables.apply(Field::take_whole(Reader(reader.bytes()?))?),
             _ => return Err(DecodeError),
         }
     }
@@ -344,7 +345,7 @@ fn read_delta<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Resu
             ENDED => {
                 state.logs.remove(changes.log()?);
             }
-            CHANGED => state.tables.apply(T::decode(Reader(changes.bytes()?))?),
+            CHANGED => state.tables.apply(Field::take_whole(Reader(changes.bytes()?))?),
             _ => return Err(DecodeError),
         }
     }

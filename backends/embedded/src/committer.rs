@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::disk::Disk;
 use crate::error::is_transient;
+use crate::field::Field;
 use crate::files::Files;
 use crate::frame::Frame;
 use crate::maintenance::Maintenance;
@@ -59,7 +60,7 @@ pub(crate) type Written = Vec<Option<Vec<u8>>>;
 pub(crate) fn written<T: StoredState>(commit: &Commit<T::Change>) -> Written {
     let write = |change: &T::Change| {
         let mut bytes = Vec::new();
-        T::encode(change, &mut bytes);
+        change.put(&mut bytes);
         bytes
     };
     commit.changes.iter().map(|change| (!T::is_precondition(change)).then(|| write(change))).collect()

@@ -192,6 +192,16 @@ impl Field for Position {
     }
 }
 
+impl Field for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.text(self);
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        reader.text()
+    }
+}
+
 impl Field for Box<str> {
     fn put(&self, out: &mut Vec<u8>) {
         out.text(self);

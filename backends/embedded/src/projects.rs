@@ -2,7 +2,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tidings_auth::table::Row;
 use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Project, ProjectState, Table};
 
 use crate::codec::{DecodeError, Reader, Writer};
@@ -63,16 +62,6 @@ impl Field for AdminDigest {
 }
 
 impl StoredState for Table {
-    type Row = Row;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        change.put(out);
-    }
-
-    fn decode(reader: Reader) -> Result<Change, DecodeError> {
-        Change::take_whole(reader)
-    }
-
     fn takes_space(&self, change: &Change) -> bool {
         match change {
             Change::Create { .. } | Change::Configure { .. } | Change::Restore { .. } => true,
@@ -84,22 +73,6 @@ impl StoredState for Table {
             | Change::Remove { .. }
             | Change::Forget { .. } => false,
         }
-    }
-
-    fn begin_snapshot(&mut self) {
-        Table::begin_snapshot(self);
-    }
-
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        Table::next_rows(self, most)
-    }
-
-    fn end_snapshot(&mut self) {
-        Table::end_snapshot(self);
-    }
-
-    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
-        change(row.restored());
     }
 
     /// Changes are rare, so all of them count as one row: that of the limit of projects, for example.
@@ -161,8 +134,8 @@ mod tests {
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();
-            Table::encode(&change, &mut bytes);
-            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            change.put(&mut bytes);
+            let change = Change::take_whole(Reader(bytes.into())).expect("as it was written");
             table.validate(&change).expect("good");
             table.apply(change);
         }

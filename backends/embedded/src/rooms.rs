@@ -3,11 +3,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_model::UserId;
-use tidings_rooms::table::{Back, Kept, Row};
+use tidings_rooms::table::{Back, Row};
 use tidings_rooms::{Change, Table};
 
-use crate::codec::{DecodeError, Reader};
-use crate::field::{Field, stored};
+use crate::field::stored;
 use crate::stored_state::{Access, StoredState};
 
 stored! {
@@ -33,16 +32,6 @@ stored! {
 }
 
 impl StoredState for Table {
-    type Row = Kept;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        change.put(out);
-    }
-
-    fn decode(reader: Reader) -> Result<Change, DecodeError> {
-        Change::take_whole(reader)
-    }
-
     fn takes_space(&self, change: &Change) -> bool {
         match change {
             Change::Create { .. } | Change::Collapse { .. } => true,
@@ -63,22 +52,6 @@ impl StoredState for Table {
             | Change::Prune { .. }
             | Change::Forget { .. } => false,
         }
-    }
-
-    fn begin_snapshot(&mut self) {
-        Table::begin_snapshot(self);
-    }
-
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Kept>> {
-        Table::next_rows(self, most)
-    }
-
-    fn end_snapshot(&mut self) {
-        Table::end_snapshot(self);
-    }
-
-    fn restore(row: Kept, change: &mut dyn FnMut(Change)) {
-        row.restore(change);
     }
 
     fn is_precondition(change: &Change) -> bool {
@@ -117,6 +90,8 @@ fn hash(of: impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::codec::Reader;
+    use crate::field::Field;
     use std::sync::Arc;
 
     use super::*;
@@ -164,8 +139,8 @@ mod tests {
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();
-            Table::encode(&change, &mut bytes);
-            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            change.put(&mut bytes);
+            let change = Change::take_whole(Reader(bytes.into())).expect("as it was written");
             table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }
@@ -283,12 +258,12 @@ mod tests {
     #[test]
     fn bytes_that_are_no_change_are_refused() {
         let mut whole = Vec::new();
-        Table::encode(&create(1, "r", &["ann"]), &mut whole);
+        create(1, "r", &["ann"]).put(&mut whole);
         for length in 0..whole.len() {
-            assert!(Table::decode(Reader(whole[..length].to_vec().into())).is_err(), "{length} bytes");
+            assert!(Change::take_whole(Reader(whole[..length].to_vec().into())).is_err(), "{length} bytes");
         }
         whole.push(0);
-        assert!(Table::decode(Reader(whole.into())).is_err());
-        assert!(Table::decode(Reader(vec![99, 1].into())).is_err());
+        assert!(Change::take_whole(Reader(whole.into())).is_err());
+        assert!(Change::take_whole(Reader(vec![99, 1].into())).is_err());
     }
 }

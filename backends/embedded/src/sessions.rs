@@ -3,12 +3,11 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_model::LogId;
-use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress, Row};
+use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress};
 use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
-use crate::codec::{DecodeError, Reader};
-use crate::field::{Field, stored};
+use crate::field::stored;
 use crate::stored_state::{Access, StoredBase, StoredState};
 
 stored! {
@@ -45,16 +44,6 @@ stored! {
 }
 
 impl StoredState for Table {
-    type Row = Row;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        change.put(out);
-    }
-
-    fn decode(reader: Reader) -> Result<Change, DecodeError> {
-        Change::take_whole(reader)
-    }
-
     fn takes_space(&self, change: &Change) -> bool {
         match change {
             // Another shape of what a session hears already is a few bytes, and there are at most so many of them.
@@ -67,22 +56,6 @@ impl StoredState for Table {
             | Change::Rest { .. }
             | Change::Advance { .. } => false,
         }
-    }
-
-    fn begin_snapshot(&mut self) {
-        Table::begin_snapshot(self);
-    }
-
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        Table::next_rows(self, most)
-    }
-
-    fn end_snapshot(&mut self) {
-        Table::end_snapshot(self);
-    }
-
-    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
-        change(row.restored());
     }
 
     fn is_precondition(change: &Change) -> bool {
@@ -132,6 +105,8 @@ fn hash(log: LogId) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::Reader;
+    use crate::field::Field;
     use tidings_engine::log::StateMachine;
     use tidings_model::{Position, StreamId, Timestamp};
 
@@ -156,8 +131,8 @@ mod tests {
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();
-            Table::encode(&change, &mut bytes);
-            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            change.put(&mut bytes);
+            let change = Change::take_whole(Reader(bytes.into())).expect("as it was written");
             table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tidings_engine::log::contract::Note;
+
 use crate::disk::{Disk, DiskFile};
 
 /// The smallest piece that is written whole.
@@ -418,4 +420,9 @@ impl DiskFile for SimulatedFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.lock().files[self.file].now.len() as u64)
     }
+}
+
+// The change of the contract suite's tables, which tests keep in this store.
+crate::field::stored! {
+    struct Note { key, text }
 }

@@ -21,6 +21,7 @@ use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
 use crate::committer::{Answer, Committer, Job, Reply, StoredRead, Work, size, written};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
+use crate::field::Field;
 use crate::files::Files;
 use crate::frame::{Content, Item};
 use crate::lock::LOCK;
@@ -441,7 +442,7 @@ pub(crate) fn replay<T: StoredState>(state: &mut StoreState<T>, content: Content
         match item {
             Item::Effect(effect) => state.apply(effect, content.number, content.at),
             Item::Change(bytes) => {
-                let change = T::decode(crate::codec::Reader(bytes.clone())).in_file(wal::FOLDER)?;
+                let change = Field::take_whole(crate::codec::Reader(bytes.clone())).in_file(wal::FOLDER)?;
                 state.change(change, &bytes);
             }
         }

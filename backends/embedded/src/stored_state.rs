@@ -2,25 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tidings_engine::log::{StandsOn, StateMachine};
+use tidings_engine::log::{Snapshots, StandsOn, StateMachine};
 
-use crate::codec::{DecodeError, Reader};
+use crate::field::Field;
 
 /// StateMachine that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
 /// checkpoint.
 ///
 /// The copy is written while the tables go on changing, as a snapshot: it begins at one moment and is read in steps, each
 /// under the store's lock, so a step only gathers rows, which are cheap to clone, and they are written afterwards.
-pub trait StoredState: StateMachine {
-    /// One row of a snapshot.
-    type Row: Send;
-
-    /// Writes a change.
-    fn encode(change: &Self::Change, out: &mut Vec<u8>);
-
-    /// Reads a change back.
-    fn decode(reader: Reader) -> Result<Self::Change, DecodeError>;
-
+pub trait StoredState: Snapshots<Change: Field> {
     /// Whether a change is validated and changes nothing: then it need not be written.
     fn is_precondition(_: &Self::Change) -> bool {
         false
@@ -29,20 +20,6 @@ pub trait StoredState: StateMachine {
     /// Whether a change makes the tables larger: then it is refused when little space is left, as an append is. What frees
     /// space, and what a server needs to start, must not be among them.
     fn takes_space(&self, change: &Self::Change) -> bool;
-
-    /// Begins a snapshot of the tables as they are now.
-    fn begin_snapshot(&mut self);
-
-    /// The next rows of the snapshot; none when it is over. Looks at `most` rows, give or take a few, of which some may
-    /// not belong to it.
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Self::Row>>;
-
-    /// Gives the snapshot up, if there is one.
-    fn end_snapshot(&mut self);
-
-    /// Gives the changes that make a row. Those of all rows, in the order in which they came, make the same tables from
-    /// empty ones.
-    fn restore(row: Self::Row, change: &mut dyn FnMut(Self::Change));
 
     /// What a change reads or writes, as hashes. Two commits that share one are not validated in one go, unless both only
     /// read it.

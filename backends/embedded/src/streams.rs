@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tidings_streams::table::{Below, Cause, Row};
+use tidings_streams::table::{Below, Cause};
 use tidings_streams::{
     Change, ContentType, Expiry, Floor, Fork, Owner, Retained, Retention, Segment, Stream, StreamKey,
     StreamState, Table,
@@ -66,16 +66,6 @@ impl Field for ContentType {
 }
 
 impl StoredState for Table {
-    type Row = Row;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        change.put(out);
-    }
-
-    fn decode(reader: Reader) -> Result<Change, DecodeError> {
-        Change::take_whole(reader)
-    }
-
     fn takes_space(&self, change: &Change) -> bool {
         match change {
             Change::Create { .. } | Change::Restore { .. } => true,
@@ -85,22 +75,6 @@ impl StoredState for Table {
             | Change::Retire { .. }
             | Change::Remove { .. } => false,
         }
-    }
-
-    fn begin_snapshot(&mut self) {
-        Table::begin_snapshot(self);
-    }
-
-    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        Table::next_rows(self, most)
-    }
-
-    fn end_snapshot(&mut self) {
-        Table::end_snapshot(self);
-    }
-
-    fn restore((key, stream): Row, change: &mut dyn FnMut(Change)) {
-        change(Change::Restore { key, stream: Stream::clone(&stream) });
     }
 
     fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
@@ -174,8 +148,8 @@ mod tests {
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();
-            Table::encode(&change, &mut bytes);
-            let change = Table::decode(Reader(bytes.into())).expect("as it was written");
+            change.put(&mut bytes);
+            let change = Change::take_whole(Reader(bytes.into())).expect("as it was written");
             table.validate(&change).unwrap_or_else(|refusal| panic!("{change:?}: {refusal}"));
             table.apply(change);
         }

@@ -11,8 +11,11 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tidings_bench::{Raw, Times, Usage, device_bytes, report};
 use tidings_embedded::codec::{DecodeError, Reader};
+use tidings_embedded::field::Field;
 use tidings_embedded::{Access, Embedded, Folder, Options, StoredState};
-use tidings_engine::log::{Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Span, StateMachine};
+use tidings_engine::log::{
+    Append, Change, Commit, Commits, Logs, Of, Operation, Refer, Snapshots, Span, StateMachine,
+};
 use tidings_engine::{Bus, WallClock};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_streams::{ContentType, Expiry, Owner, Stream, StreamKey, StreamState};
@@ -41,20 +44,18 @@ impl StateMachine for Nothing {
     }
 }
 
-impl StoredState for Nothing {
-    type Row = Never;
-
-    fn encode(change: &Never, _: &mut Vec<u8>) {
-        match *change {}
+impl Field for Never {
+    fn put(&self, _: &mut Vec<u8>) {
+        match *self {}
     }
 
-    fn decode(_: Reader) -> Result<Never, DecodeError> {
+    fn take(_: &mut Reader) -> Result<Self, DecodeError> {
         Err(DecodeError)
     }
+}
 
-    fn takes_space(&self, change: &Never) -> bool {
-        match *change {}
-    }
+impl Snapshots for Nothing {
+    type Row = Never;
 
     fn begin_snapshot(&mut self) {}
 
@@ -66,6 +67,12 @@ impl StoredState for Nothing {
 
     fn restore(row: Never, _: &mut dyn FnMut(Never)) {
         match row {}
+    }
+}
+
+impl StoredState for Nothing {
+    fn takes_space(&self, change: &Never) -> bool {
+        match *change {}
     }
 
     fn conflict_keys(&self, change: &Never, _: &mut dyn FnMut(Access, u64)) {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidings_engine::log::{self, SnapshotMap, StateMachine, Status};
+use tidings_engine::log::{self, SnapshotMap, Snapshots, StateMachine, Status};
 use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, UserId, limits};
 
 use crate::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
@@ -330,32 +330,6 @@ impl Table {
         Silent { last: None, ..silent }
     }
 
-    /// Begins a snapshot of all that is stored now.
-    pub fn begin_snapshot(&mut self) {
-        self.epoch_before = Some(self.epoch).filter(|&epoch| epoch > 0);
-        self.rows.begin_snapshot();
-        self.seen.begin_snapshot();
-    }
-
-    /// Gives the snapshot up, if there is one.
-    pub fn end_snapshot(&mut self) {
-        self.epoch_before = None;
-        self.rows.end_snapshot();
-        self.seen.end_snapshot();
-    }
-
-    /// The next rows of the snapshot, rooms first; none when it is over. Looks at so many at most.
-    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Kept>> {
-        if let Some(epoch) = self.epoch_before.take() {
-            return Some(vec![Kept::Epoch(epoch)]);
-        }
-        if let Some(rows) = self.rows.next_rows(most) {
-            return Some(rows.into_iter().map(|(log, row)| Kept::Room(log, row)).collect());
-        }
-        let rows = self.seen.next_rows(most)?;
-        Some(rows.into_iter().map(|((log, user), devices)| Kept::Seen(log, user, devices)).collect())
-    }
-
     fn remove(&mut self, log: LogId) {
         let from = self.seen.range((log, UserId::least())..).take_while(|((of, _), _)| *of == log);
         let users: Vec<_> = from.map(|(key, _)| key.clone()).collect();
@@ -431,6 +405,37 @@ impl Table {
         if let Some(row) = self.rows.get_mut(&log) {
             act(Arc::make_mut(row));
         }
+    }
+}
+
+impl Snapshots for Table {
+    type Row = Kept;
+
+    fn begin_snapshot(&mut self) {
+        self.epoch_before = Some(self.epoch).filter(|&epoch| epoch > 0);
+        self.rows.begin_snapshot();
+        self.seen.begin_snapshot();
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Kept>> {
+        if let Some(epoch) = self.epoch_before.take() {
+            return Some(vec![Kept::Epoch(epoch)]);
+        }
+        if let Some(rows) = self.rows.next_rows(most) {
+            return Some(rows.into_iter().map(|(log, row)| Kept::Room(log, row)).collect());
+        }
+        let rows = self.seen.next_rows(most)?;
+        Some(rows.into_iter().map(|((log, user), devices)| Kept::Seen(log, user, devices)).collect())
+    }
+
+    fn end_snapshot(&mut self) {
+        self.epoch_before = None;
+        self.rows.end_snapshot();
+        self.seen.end_snapshot();
+    }
+
+    fn restore(row: Kept, change: &mut dyn FnMut(Change)) {
+        row.restore(change);
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::plan::LogHash;
 use tidings_engine::log::{
-    self, Commits, ReadsTable, SnapshotMap, StandsOn, StateMachine, Status, StoreError,
+    self, Commits, ReadsTable, SnapshotMap, Snapshots, StandsOn, StateMachine, Status, StoreError,
 };
 use tidings_model::{LogId, Position, StreamId, Timestamp, limits};
 use tidings_streams::{Owner, StreamKey, StreamState};
@@ -530,27 +530,6 @@ impl Table {
         sources.chain(sessions).map(Row::restored).collect()
     }
 
-    /// Begins a snapshot of all sources and sessions as they are now.
-    pub fn begin_snapshot(&mut self) {
-        self.sources.begin_snapshot();
-        self.sessions.begin_snapshot();
-    }
-
-    /// Gives the snapshot up, if there is one.
-    pub fn end_snapshot(&mut self) {
-        self.sources.end_snapshot();
-        self.sessions.end_snapshot();
-    }
-
-    /// The next rows of the snapshot, sources first; none when it is over. Looks at so many at most.
-    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        if let Some(rows) = self.sources.next_rows(most) {
-            return Some(rows.into_iter().map(|(log, row)| Row::Source(log, row)).collect());
-        }
-        let rows = self.sessions.next_rows(most)?;
-        Some(rows.into_iter().map(|(log, row)| Row::Session(log, row)).collect())
-    }
-
     fn set_expiry(&mut self, session: LogId, lifetime: Option<Lifetime>) {
         if let Some(before) = self.expiries.remove(&session) {
             self.due.remove(&(before.expires_at, session));
@@ -735,6 +714,32 @@ impl StandsOn<tidings_streams::Table> for Table {
             }
             Stream::Expect { .. } | Stream::Trim { .. } => {}
         }
+    }
+}
+
+impl Snapshots for Table {
+    type Row = Row;
+
+    fn begin_snapshot(&mut self) {
+        self.sources.begin_snapshot();
+        self.sessions.begin_snapshot();
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        if let Some(rows) = self.sources.next_rows(most) {
+            return Some(rows.into_iter().map(|(log, row)| Row::Source(log, row)).collect());
+        }
+        let rows = self.sessions.next_rows(most)?;
+        Some(rows.into_iter().map(|(log, row)| Row::Session(log, row)).collect())
+    }
+
+    fn end_snapshot(&mut self) {
+        self.sources.end_snapshot();
+        self.sessions.end_snapshot();
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        change(row.restored());
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, BeforeImages, Commits, ReadsTable, Status, StoreError};
+use tidings_engine::log::{self, BeforeImages, Commits, ReadsTable, Snapshots, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
@@ -376,34 +376,6 @@ impl Table {
         self.retained.range((start, Bound::Unbounded)).take(limit).cloned().collect()
     }
 
-    /// Begins a snapshot of all streams as they are now.
-    pub fn begin_snapshot(&mut self) {
-        self.before.begin();
-    }
-
-    /// Gives the snapshot up, if there is one.
-    pub fn end_snapshot(&mut self) {
-        self.before.end();
-    }
-
-    /// The next streams of the snapshot, by key; none when it is over. Looks at so many at most.
-    pub fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
-        let Self { streams, projects, before, .. } = self;
-        before.next(most, |after| {
-            let after = after.cloned();
-            let first = after.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.project.clone()));
-            let keys = projects.range((first, Bound::Unbounded)).flat_map(move |(project, ids)| {
-                let start = match &after {
-                    Some(key) if key.project == *project => Bound::Excluded(key.id.clone()),
-                    _ => Bound::Unbounded,
-                };
-                let ids = ids.range((start, Bound::Unbounded));
-                ids.map(|id| StreamKey { project: project.clone(), id: id.clone() })
-            });
-            keys.filter_map(|key| streams.get(&key).cloned().map(|stream| (key, stream)))
-        })
-    }
-
     fn living(&self, key: &StreamKey, log: LogId) -> Result<&Stream, Declined> {
         self.streams
             .get(key)
@@ -527,6 +499,40 @@ impl Due {
             (StreamState::Retired, _) if stream.is_unreferenced() => Self::Now,
             _ => Self::Never,
         }
+    }
+}
+
+impl Snapshots for Table {
+    type Row = Row;
+
+    fn begin_snapshot(&mut self) {
+        self.before.begin();
+    }
+
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
+        let Self { streams, projects, before, .. } = self;
+        before.next(most, |after| {
+            let after = after.cloned();
+            let first = after.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.project.clone()));
+            let keys = projects.range((first, Bound::Unbounded)).flat_map(move |(project, ids)| {
+                let start = match &after {
+                    Some(key) if key.project == *project => Bound::Excluded(key.id.clone()),
+                    _ => Bound::Unbounded,
+                };
+                let ids = ids.range((start, Bound::Unbounded));
+                ids.map(|id| StreamKey { project: project.clone(), id: id.clone() })
+            });
+            keys.filter_map(|key| streams.get(&key).cloned().map(|stream| (key, stream)))
+        })
+    }
+
+    fn end_snapshot(&mut self) {
+        self.before.end();
+    }
+
+    fn restore(row: Row, change: &mut dyn FnMut(Change)) {
+        let (key, stream) = row;
+        change(Change::Restore { key, stream: Stream::clone(&stream) });
     }
 }
 

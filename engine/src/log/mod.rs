@@ -36,7 +36,7 @@ pub use commit::{
 };
 pub use memory::Memory;
 pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
-pub use snapshot::{BeforeImages, SnapshotMap};
+pub use snapshot::{BeforeImages, SnapshotMap, Snapshots};
 pub use state::{LogParts, LogState, Refusal, Validated};
 pub use store::{
     Change, CommitError, Commits, HasTable, Logs, ReadError, ReadsTable, Refused, StandsOn, StateMachine,

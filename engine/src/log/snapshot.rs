@@ -9,6 +9,28 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
+use super::StateMachine;
+
+/// Tables of which a snapshot can be read, for stores that write them down.
+pub trait Snapshots: StateMachine {
+    /// One row of a snapshot. Cheap to clone: a step only gathers rows, and they are written after the lock is given back.
+    type Row: Send;
+
+    /// Begins a snapshot of the tables as they are now.
+    fn begin_snapshot(&mut self);
+
+    /// The next rows of the snapshot; none when it is over. Looks at `most` rows, give or take a few, of which some may
+    /// not belong to it.
+    fn next_rows(&mut self, most: usize) -> Option<Vec<Self::Row>>;
+
+    /// Gives the snapshot up, if there is one.
+    fn end_snapshot(&mut self);
+
+    /// Gives the changes that make a row. Those of all rows, in the order in which they came, make the same tables from
+    /// empty ones.
+    fn restore(row: Self::Row, change: &mut dyn FnMut(Self::Change));
+}
+
 /// Rows of a table as they were when a snapshot began. For a table that is not a [`SnapshotMap`]: it must call
 /// [`BeforeImages::keep`] before each change of a row.
 pub struct BeforeImages<K, V>(Option<Snapshot<K, V>>);

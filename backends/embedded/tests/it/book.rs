@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use tidings_embedded::codec::{DecodeError, Reader, Writer};
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Access, Disk, DiskFile, Embedded, OpenError, Options, StoredState};
-use tidings_engine::log::StateMachine;
 use tidings_engine::log::contract::{Note, NoteExists, Notes};
+use tidings_engine::log::{Snapshots, StateMachine};
 use tidings_engine::{Bus, ManualClock};
 use tidings_model::Timestamp;
 
@@ -32,21 +31,8 @@ impl StateMachine for Book {
     }
 }
 
-impl StoredState for Book {
+impl Snapshots for Book {
     type Row = Note;
-
-    fn encode(change: &Note, out: &mut Vec<u8>) {
-        out.text(&change.key);
-        out.text(&change.text);
-    }
-
-    fn decode(mut take: Reader) -> Result<Note, DecodeError> {
-        Ok(Note { key: take.text()?, text: take.text()? })
-    }
-
-    fn takes_space(&self, change: &Note) -> bool {
-        !change.text.is_empty()
-    }
 
     fn begin_snapshot(&mut self) {
         let notes = self.notes.iter();
@@ -65,6 +51,12 @@ impl StoredState for Book {
 
     fn restore(row: Note, change: &mut dyn FnMut(Note)) {
         change(row);
+    }
+}
+
+impl StoredState for Book {
+    fn takes_space(&self, change: &Note) -> bool {
+        !change.text.is_empty()
     }
 
     fn conflict_keys(&self, change: &Note, touch: &mut dyn FnMut(Access, u64)) {
