@@ -17,7 +17,7 @@ use super::{
     Origin, Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal, Span, StateMachine,
     Status, Then,
 };
-use crate::{Bus, Follower};
+use crate::{Bus, Listener};
 
 /// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
 #[macro_export]
@@ -54,7 +54,7 @@ macro_rules! log_contract {
             a_log_counts_what_it_ever_took
             a_deleted_log_is_gone_and_its_readers_are_woken
             nothing_is_visible_before_it_is_durable
-            a_follower_hears_everything_once_across_the_seam
+            a_reader_hears_everything_once_across_the_seam
             concurrent_appends_all_hold_in_one_order
             random_commits_agree_with_a_plain_model
         );
@@ -186,6 +186,23 @@ async fn all(store: &impl Subject, log: LogId) -> Vec<Record> {
 
 async fn all_texts(store: &impl Subject, log: LogId) -> Vec<String> {
     all(store, log).await.iter().map(text).collect()
+}
+
+/// Reads a span of a log; waits at the tail until there is something in it. A page without records means that the log is
+/// closed. Whoever listens before the first read misses nothing that is appended between a read and the wait.
+async fn read_on(
+    store: &impl Subject,
+    log: LogId,
+    listener: &mut Listener,
+    span: Span,
+) -> Result<Page, ReadError> {
+    loop {
+        let page = store.read(log, span).await?;
+        if !page.records.is_empty() || page.status.closed {
+            return Ok(page);
+        }
+        listener.woken().await;
+    }
 }
 
 fn text(record: &Record) -> String {
@@ -653,8 +670,9 @@ pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
 pub async fn a_deleted_log_is_gone_and_its_readers_are_woken(store: impl Subject) {
     let log = new_log(&store).await;
     let tail = append(&store, log, &["a"]).await.last;
-    let mut follower = Follower::of_log(Arc::new(store.clone()), &store.bus(), log, tail);
-    let waiting = tokio::spawn(async move { follower.next(usize::MAX).await });
+    let mut listener = store.bus().listen(log);
+    let reader = store.clone();
+    let waiting = tokio::spawn(async move { read_on(&reader, log, &mut listener, Span::after(tail)).await });
     tokio::task::yield_now().await;
     make(&store, Commit::new().with(Operation::Delete(log))).await;
     assert_eq!(waiting.await.expect("no panic"), Err(ReadError::NoSuchLog(log)));
@@ -689,7 +707,7 @@ pub async fn nothing_is_visible_before_it_is_durable(store: impl Subject) {
 }
 
 /// Catch-up and live join without a gap and without a double.
-pub async fn a_follower_hears_everything_once_across_the_seam(store: impl Subject) {
+pub async fn a_reader_hears_everything_once_across_the_seam(store: impl Subject) {
     const RECORDS: usize = 300;
     let log = new_log(&store).await;
     let writer = {
@@ -705,27 +723,29 @@ pub async fn a_follower_hears_everything_once_across_the_seam(store: impl Subjec
             }
         })
     };
-    let followers = (0..4).map(|_| {
-        let mut follower = Follower::of_log(Arc::new(store.clone()), &store.bus(), log, Position::ZERO);
+    let readers = (0..4).map(|_| {
+        let (store, mut listener) = (store.clone(), store.bus().listen(log));
         tokio::spawn(async move {
-            let mut heard = Vec::new();
+            let (mut heard, mut after) = (Vec::new(), Position::ZERO);
             loop {
-                let page = follower.next(50).await.expect("readable");
+                let span = Span { bytes: 50, ..Span::after(after) };
+                let page = read_on(&store, log, &mut listener, span).await.expect("readable");
                 if page.records.is_empty() {
                     return heard;
                 }
+                after = page.last(after);
                 heard.extend(page.records.iter().map(text));
                 tokio::task::yield_now().await;
             }
         })
     });
-    let followers: Vec<_> = followers.collect();
+    let readers: Vec<_> = readers.collect();
     writer.await.expect("no panic");
-    for follower in followers {
-        let heard = follower.await.expect("no panic");
+    for reader in readers {
+        let heard = reader.await.expect("no panic");
         assert_eq!(heard, (0..RECORDS).map(|n| n.to_string()).collect::<Vec<_>>());
     }
-    assert_eq!(store.bus().listened(), 0, "a follower that is gone listens to nothing");
+    assert_eq!(store.bus().listened(), 0, "a reader that is gone listens to nothing");
 }
 
 /// Many writers, one order, nothing lost.
