@@ -1,8 +1,9 @@
 //! What every capability stands on: publish, append, match, deliver, without a capability's nouns.
 //!
-//! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (from history to live, written
-//! once), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`] (patterns
-//! to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their request), [`clock`], [`rng`] and [`metrics`].
+//! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (delivery in the background
+//! from stored cursors), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`]
+//! (patterns to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their
+//! request), [`clock`], [`rng`] and [`metrics`].
 //!
 //! Not here: HTTP, SQL, file formats, and the words stream, session, topic, hook, entity and room.
 
@@ -20,6 +21,5 @@ pub mod rng;
 pub use bus::{Bus, Listener};
 pub use clock::{Clock, ManualClock, WallClock};
 pub use detach_on_drop::DetachOnDrop;
-pub use follow::Follower;
 pub use metrics::{LimitHits, Metrics};
 pub use rng::Rng;

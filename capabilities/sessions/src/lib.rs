@@ -11,7 +11,6 @@
 //! is the follower's. A session, its stream and its subscriptions end in one commit.
 //! Not here: headers, status codes, envelopes as they are written (`api`); records and their order (`engine::log`).
 
-mod backlog;
 pub mod breaker;
 mod error;
 mod events;

@@ -246,7 +246,7 @@ impl Sessions {
     ) -> Fanout {
         if attempt.mode != Mode::Inline {
             if attempt.mode != Mode::Skipped {
-                self.backlog.add(log);
+                self.follower.notify(log);
                 self.events.fanout_queued.took(took);
             }
             return Fanout::left_out(attempt.mode, count);

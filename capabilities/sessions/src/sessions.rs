@@ -2,11 +2,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tidings_engine::follow::Follower;
 use tidings_engine::{Clock, Metrics};
 use tidings_model::{LogId, ProjectId, limits};
 use tidings_streams::Streams;
 
-use crate::backlog::Backlog;
 use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
 use crate::{SessionError, Store};
@@ -19,7 +19,7 @@ pub struct Sessions {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Arc<Options>,
     pub(crate) events: Arc<Events>,
-    pub(crate) backlog: Arc<Backlog>,
+    pub(crate) follower: Follower,
     breakers: Arc<Mutex<HashMap<LogId, Breaker>>>,
     /// Sessions of each project that are being created.
     beginning: Arc<Mutex<HashMap<ProjectId, usize>>>,
@@ -106,7 +106,7 @@ impl Sessions {
             store,
             options: Arc::new(options),
             events: Arc::new(Events::new(metrics)),
-            backlog: Arc::default(),
+            follower: Follower::default(),
             breakers: Arc::default(),
             beginning: Arc::default(),
         }

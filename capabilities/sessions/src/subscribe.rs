@@ -107,7 +107,7 @@ impl Sessions {
         match committed {
             Ok(_) => {
                 // Somebody who had seen no subscriber yet may have appended meanwhile.
-                self.backlog.add(source.stream.log);
+                self.follower.notify(source.stream.log);
                 let expires_at = expiry.from(now).unwrap_or_default();
                 Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
             }

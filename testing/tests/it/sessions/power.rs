@@ -13,11 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tidings_embedded::Embedded;
 use tidings_embedded::simulation::SimulatedDisk;
+use tidings_engine::follow::{Left, Work};
 use tidings_engine::log::{Conditions, Logs, Record, Span, StoreError, Then};
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_server::Catalog;
-use tidings_sessions::follow::Left;
 use tidings_sessions::{Change, Mode, Options, SessionError, Sessions, Store, SubscribeRequest, Undelivered};
 use tidings_streams::{
     AppendRequest, Body, ContentType, CreateRequest, Owner, Retention, StreamError, StreamKey, Streams,
@@ -131,7 +131,7 @@ impl World {
     /// Delivers all that is left.
     async fn deliver(&self) {
         for source in self.store.behind().await.expect("readable") {
-            while self.sessions.deliver(source).await.expect("delivered") == Left::More {}
+            while self.sessions.step(source).await.expect("delivered") == Left::More {}
         }
         assert_eq!(self.store.behind().await.expect("readable"), []);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tidings_api::Envelopes;
+use tidings_engine::follow::{Left, Work};
 use tidings_engine::log::{
     Commit, CommitError, Commits, Committed, Conditions, Logs, Memory, Of, Operation, Page, ReadError, Refer,
     Span, Status, StoreError, Then,
@@ -14,7 +15,6 @@ use tidings_engine::log::{
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_server::Catalog;
-use tidings_sessions::follow::Left;
 use tidings_sessions::table::{Cursor, Progress};
 use tidings_sessions::{
     Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
@@ -138,7 +138,7 @@ impl Bench {
 
     async fn follow_source(&self, source: &str) {
         let source = self.log(source).await;
-        while self.sessions.deliver(source).await.expect("delivered") == Left::More {}
+        while self.sessions.step(source).await.expect("delivered") == Left::More {}
     }
 }
 
@@ -693,7 +693,7 @@ async fn who_subscribes_while_the_follower_is_about_to_deliver_hears_what_comes_
         let interrupted = Arc::new(Interrupted { store, before_read, before_commit: Meanwhile::default() });
         let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
         let news = bench.log("news").await;
-        while sessions.deliver(news).await.expect("delivered") == Left::More {}
+        while sessions.step(news).await.expect("delivered") == Left::More {}
         assert_eq!(bench.content("s0").await, format!("{left}b"));
         assert_eq!(bench.content("new").await, "b");
     }
@@ -714,7 +714,7 @@ async fn who_subscribes_when_nobody_else_does_any_more_hears_nothing_from_before
     let interrupted = Arc::new(Interrupted { store, before_read: Meanwhile::default(), before_commit });
     let sessions = Sessions::new(bench.streams.clone(), interrupted, queued(), &Metrics::new());
     let news = bench.log("news").await;
-    while sessions.deliver(news).await.expect("delivered") == Left::More {}
+    while sessions.step(news).await.expect("delivered") == Left::More {}
     assert_eq!(bench.content("new").await, "c");
     assert_eq!(bench.content("s0").await, "");
 }

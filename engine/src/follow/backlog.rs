@@ -1,4 +1,4 @@
-//! Sources that may have something left to deliver, and who looks after them.
+//! Sources that may have something left to deliver, and how each stands.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -6,15 +6,17 @@ use std::sync::{Mutex, MutexGuard};
 use tidings_model::LogId;
 use tokio::sync::Notify;
 
-/// Sources that may have something left to deliver, each once. They are taken in turn, and each by one at a time.
+/// Sources that may have something left to deliver, each once. They are taken in turn, and no source is taken
+/// twice at the same time.
 #[derive(Default)]
-pub(crate) struct Backlog {
+pub(super) struct Backlog {
     sources: Mutex<Sources>,
     more: Notify,
 }
 
 #[derive(Default)]
 struct Sources {
+    /// Those that wait, the next one first.
     order: VecDeque<LogId>,
     known: HashMap<LogId, SourceState>,
 }
@@ -22,13 +24,13 @@ struct Sources {
 /// How a source stands that may have something left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SourceState {
-    /// It waits for its turn.
+    /// The source waits for its turn.
     Waiting,
-    /// It was taken.
+    /// The source was taken.
     Taken,
-    /// It was taken, and may have got more since.
+    /// The source was taken, and may have got more since.
     TakenAndMore,
-    /// It failed, and waits until it is tried again.
+    /// The source failed, and waits until it is tried again.
     Resting,
 }
 
@@ -40,8 +42,8 @@ impl Sources {
 }
 
 impl Backlog {
-    /// A source may have something left.
-    pub(crate) fn add(&self, source: LogId) {
+    /// Adds a source that may have something left.
+    pub(super) fn add(&self, source: LogId) {
         let mut sources = self.sources();
         match sources.known.get(&source) {
             None => {
@@ -55,16 +57,16 @@ impl Backlog {
         }
     }
 
-    /// The next one, to be looked after. Whoever takes it says what became of it.
-    pub(crate) fn take(&self) -> Option<LogId> {
+    /// Takes the next source. Whoever takes it says what became of it: `finish`, `put_back` or `rest`.
+    pub(super) fn take(&self) -> Option<LogId> {
         let mut sources = self.sources();
         let source = sources.order.pop_front()?;
         sources.known.insert(source, SourceState::Taken);
         Some(source)
     }
 
-    /// One that was taken has nothing left, unless it has got more since.
-    pub(crate) fn finish(&self, source: LogId) {
+    /// Ends work on a source that was taken and has nothing left, unless it has got more since.
+    pub(super) fn finish(&self, source: LogId) {
         let mut sources = self.sources();
         match sources.known.remove(&source) {
             Some(SourceState::TakenAndMore) => sources.wait(source),
@@ -72,18 +74,18 @@ impl Backlog {
         }
     }
 
-    /// One that was taken, or that has rested, waits for its turn again.
-    pub(crate) fn put_back(&self, source: LogId) {
+    /// Lets a source that was taken, or that has rested, wait for its turn again.
+    pub(super) fn put_back(&self, source: LogId) {
         self.sources().wait(source);
     }
 
-    /// One that was taken rests until it is put back.
-    pub(crate) fn rest(&self, source: LogId) {
+    /// Lets a source that was taken rest until it is put back.
+    pub(super) fn rest(&self, source: LogId) {
         self.sources().known.insert(source, SourceState::Resting);
     }
 
-    /// Whoever looked after them has gone: those that were taken, and those that rest, wait for their turn again.
-    pub(crate) fn put_all_back(&self) {
+    /// Lets all sources wait for their turn that were taken or rest, because whoever took them has gone.
+    pub(super) fn put_all_back(&self) {
         let mut sources = self.sources();
         let left: Vec<LogId> = sources
             .known
@@ -94,13 +96,13 @@ impl Backlog {
         left.into_iter().for_each(|source| sources.wait(source));
     }
 
-    /// Resolves when one was added since the last that was waited for.
-    pub(crate) async fn more(&self) {
+    /// Resolves when a source was added since the last that was waited for.
+    pub(super) async fn more(&self) {
         self.more.notified().await;
     }
 
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no source may have something left.
+    pub(super) fn is_empty(&self) -> bool {
         self.sources().known.is_empty()
     }
 
@@ -118,48 +120,48 @@ mod tests {
 
     #[test]
     fn each_is_taken_in_turn_and_by_one_at_a_time() {
-        let behind = Backlog::default();
+        let backlog = Backlog::default();
         for source in [A, B, A] {
-            behind.add(source);
+            backlog.add(source);
         }
-        assert_eq!([behind.take(), behind.take(), behind.take()], [Some(A), Some(B), None]);
-        behind.add(A);
-        assert_eq!(behind.take(), None, "somebody has it");
-        behind.finish(B);
-        behind.finish(A);
-        assert_eq!(behind.take(), Some(A), "it has got more meanwhile");
-        behind.finish(A);
-        assert!(behind.is_empty());
+        assert_eq!([backlog.take(), backlog.take(), backlog.take()], [Some(A), Some(B), None]);
+        backlog.add(A);
+        assert_eq!(backlog.take(), None, "somebody has it");
+        backlog.finish(B);
+        backlog.finish(A);
+        assert_eq!(backlog.take(), Some(A), "it has got more meanwhile");
+        backlog.finish(A);
+        assert!(backlog.is_empty());
     }
 
     #[test]
     fn one_that_rests_is_not_taken_and_not_forgotten() {
-        let behind = Backlog::default();
-        behind.add(A);
-        behind.take();
-        behind.rest(A);
-        behind.add(A);
-        assert_eq!(behind.take(), None);
-        assert!(!behind.is_empty());
-        behind.put_back(A);
-        assert_eq!([behind.take(), behind.take()], [Some(A), None]);
+        let backlog = Backlog::default();
+        backlog.add(A);
+        backlog.take();
+        backlog.rest(A);
+        backlog.add(A);
+        assert_eq!(backlog.take(), None);
+        assert!(!backlog.is_empty());
+        backlog.put_back(A);
+        assert_eq!([backlog.take(), backlog.take()], [Some(A), None]);
     }
 
     #[test]
     fn what_was_taken_or_rests_is_put_back_once_when_whoever_took_it_has_gone() {
-        let behind = Backlog::default();
+        let backlog = Backlog::default();
         let sources: Vec<_> = (1..=4).map(LogId::new).collect();
-        sources.iter().for_each(|source| behind.add(*source));
+        sources.iter().for_each(|source| backlog.add(*source));
         for source in &sources[..3] {
-            assert_eq!(behind.take(), Some(*source));
+            assert_eq!(backlog.take(), Some(*source));
         }
-        behind.add(sources[1]);
-        behind.rest(sources[2]);
-        behind.put_all_back();
-        let mut taken: Vec<_> = std::iter::from_fn(|| behind.take()).collect();
+        backlog.add(sources[1]);
+        backlog.rest(sources[2]);
+        backlog.put_all_back();
+        let mut taken: Vec<_> = std::iter::from_fn(|| backlog.take()).collect();
         taken.sort();
         assert_eq!(taken, sources, "each once");
-        sources.iter().for_each(|source| behind.finish(*source));
-        assert!(behind.is_empty());
+        sources.iter().for_each(|source| backlog.finish(*source));
+        assert!(backlog.is_empty());
     }
 }
