@@ -78,6 +78,13 @@ macro_rules! catalog {
                 Change::$variant(change)
             }
 
+            fn part(change: &Change) -> Option<&<$table as StateMachine>::Change> {
+                match change {
+                    Change::$variant(change) => Some(change),
+                    _ => None,
+                }
+            }
+
             fn refused(refusal: Refusal) -> Option<Refused<$table>> {
                 match refusal {
                     Refusal::$variant(refusal) => Some(refusal),

@@ -469,7 +469,7 @@ fn next_job<T: StoredState>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>>
 }
 
 /// The logs as they are visible.
-struct BatchView<'a, T> {
+struct BatchView<'a, T: StoredState> {
     state: &'a StoreState<T>,
     stored: HashMap<usize, StoredRead>,
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use tidings_engine::log::StateMachine;
+
 use crate::checkpoint::{self, Manifest};
 use crate::disk::Disk;
 use crate::error::is_transient;
@@ -13,7 +15,7 @@ use crate::store::StoreInner;
 use crate::wal::LogFile;
 
 /// The files of a store, and what readers see of them.
-pub(crate) struct Files<T> {
+pub(crate) struct Files<T: StateMachine> {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) shared: Arc<StoreInner<T>>,
     manifest: Mutex<Manifest>,
@@ -28,7 +30,7 @@ pub(crate) enum Keep {
     HalfReserve,
 }
 
-impl<T> Files<T> {
+impl<T: StateMachine> Files<T> {
     pub(crate) fn new(disk: Arc<dyn Disk>, shared: Arc<StoreInner<T>>, manifest: Manifest) -> Self {
         Self { disk, shared, manifest: Mutex::new(manifest) }
     }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidings_engine::log::plan::{Effect, Stored, records};
-use tidings_engine::log::{LogState, LogTotals, Page, ReadError, Record, Span, Status};
+use tidings_engine::log::{
+    LogState, LogTotals, Observers, Page, ReadError, Record, Span, StateMachine, Status,
+};
 use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::checkpoint::Delta;
@@ -14,13 +16,15 @@ use crate::stored_state::{Numbers, StoredState};
 use crate::wal::End;
 
 /// All that readers see.
-pub struct StoreState<T> {
+pub struct StoreState<T: StateMachine> {
     /// Logs that are there.
     pub logs: LogMap,
     /// Numbers that logs ever had.
     pub numbers: Numbers,
     /// The capability's tables.
     pub tables: T,
+    /// What follows the tables in memory.
+    pub observers: Observers<T>,
     /// The last commit that is visible.
     pub last_commit: CommitNumber,
     /// Checksum of its frame.
@@ -154,7 +158,7 @@ const ENTRY_BYTES: usize = 40;
 /// What a record of its own takes beside that.
 const STORED_BYTES: usize = 120;
 
-impl<T> StoreState<T> {
+impl<T: StateMachine> StoreState<T> {
     /// How far the log has gone, durably: nothing is visible before.
     pub(crate) fn end(&self) -> End {
         End { number: self.last_commit, chain: self.chain }
@@ -168,6 +172,7 @@ impl<T: StoredState> StoreState<T> {
             logs: LogMap::default(),
             numbers: Numbers::default(),
             tables: T::default(),
+            observers: Observers::default(),
             last_commit: CommitNumber::ZERO,
             chain: 0,
             touched: Vec::new(),
@@ -234,10 +239,11 @@ impl<T: StoredState> StoreState<T> {
         }
     }
 
-    /// Applies a change of the tables. `bytes` is how it is written.
+    /// Applies a change of the tables, which is durable, and tells its observers. `bytes` is how it is written.
     pub fn change(&mut self, change: T::Change, bytes: &[u8]) {
         self.delta.changed(bytes);
         self.memtable_bytes += bytes.len() + ENTRY_BYTES;
+        self.observers.tell(&change);
         self.tables.apply(change);
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Committed, HasTable, Logs, Of, Operation, Page, ReadError, ReadsTable,
-    Refusal, Refused, Span, StateMachine, Status, StoreError,
+    ChangeFeed, Commit, CommitError, Commits, Committed, HasTable, Logs, Observer, Of, Operation, Page,
+    ReadError, ReadsTable, Refusal, Refused, Span, StateMachine, Status, StoreError,
 };
 use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
@@ -108,7 +108,7 @@ impl<T: StoredState> Weakly<T> {
 }
 
 /// What the threads and all handles share.
-pub(crate) struct StoreInner<T> {
+pub(crate) struct StoreInner<T: StateMachine> {
     pub(crate) state: RwLock<StoreState<T>>,
     pub(crate) bus: Bus,
     pub(crate) disk: Arc<dyn Disk>,
@@ -287,7 +287,7 @@ impl<T: StoredState> Embedded<T> {
     }
 }
 
-impl<T> StoreInner<T> {
+impl<T: StateMachine> StoreInner<T> {
     pub(crate) fn disk_reads(&self) -> u64 {
         self.disk_reads.load(Ordering::Relaxed)
     }
@@ -355,6 +355,14 @@ impl<T: StoredState> Logs for Embedded<T> {
         }
         let low = self.shared.disk.available().is_ok_and(|space| space < self.shared.reserve_bytes);
         if low || self.threads.maintenance.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+}
+
+impl<T: StoredState + HasTable<P>, P: StateMachine> ChangeFeed<P> for Embedded<T> {
+    fn observe(&self, observer: &Arc<dyn Observer<P>>) {
+        let mut state = self.shared.write();
+        let StoreState { tables, observers, .. } = &mut *state;
+        observers.add(tables, observer);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::stored_state::StoredState;
 use crate::wal::{self, Cut};
 
 /// A store as its files are, read and not changed.
-pub struct Snapshot<T> {
+pub struct Snapshot<T: StoredState> {
     state: StoreState<T>,
     manifest: Manifest,
 }

@@ -6,16 +6,16 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tidings_model::{LogId, Position, Producer, ProducerId};
 
 use super::{
-    Append, Boundary, Change, Commit, CommitError, Commits, Committed, LogTotals, Memory, Of, Operation,
-    Origin, Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal, Span, StateMachine,
-    Status, Then,
+    Append, Boundary, Change, ChangeFeed, Commit, CommitError, Commits, Committed, LogTotals, Memory,
+    Observer, Of, Operation, Origin, Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal,
+    Span, StateMachine, Status, Then,
 };
 use crate::{Bus, Listener};
 
@@ -54,6 +54,8 @@ macro_rules! log_contract {
             a_log_counts_what_it_ever_took
             a_deleted_log_is_gone_and_its_readers_are_woken
             nothing_is_visible_before_it_is_durable
+            observers_hear_changes_in_order_before_the_writer_is_answered
+            an_observer_does_not_hear_what_is_not_durable_or_was_refused
             a_reader_hears_everything_once_across_the_seam
             concurrent_appends_all_hold_in_one_order
             random_commits_agree_with_a_plain_model
@@ -70,7 +72,7 @@ macro_rules! log_contract {
 }
 
 /// A store under test.
-pub trait Subject: Commits<Self::StateMachine> + Clone {
+pub trait Subject: Commits<Self::StateMachine> + ChangeFeed<Self::StateMachine> + Clone {
     /// What it keeps notes in.
     type StateMachine: StateMachine<Change = Note>;
 
@@ -704,6 +706,91 @@ pub async fn nothing_is_visible_before_it_is_durable(store: impl Subject) {
     let refusal = second.await.expect("no panic").expect_err("closed");
     assert!(matches!(refusal, CommitError::Refused(Refusal::Closed { tail: told }) if told == tail));
     assert_eq!(all_texts(&store, log).await, ["a"]);
+}
+
+/// What an observer was told: the keys of notes, in order.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Heard {
+    /// An observer of the store from now on, which is there as long as what is returned.
+    fn of<S: Subject>(store: &S) -> (Arc<Self>, Arc<dyn Observer<S::StateMachine>>) {
+        let heard = Arc::new(Self::default());
+        let observer: Arc<dyn Observer<S::StateMachine>> = heard.clone();
+        store.observe(&observer);
+        (heard, observer)
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.0.lock().expect("not poisoned").clone()
+    }
+}
+
+impl<T: StateMachine<Change = Note>> Observer<T> for Heard {
+    fn begin(&self, _: &T) {
+        self.0.lock().expect("not poisoned").clear();
+    }
+
+    fn applied(&self, change: &Note) {
+        self.0.lock().expect("not poisoned").push(change.key.clone());
+    }
+}
+
+fn noting(key: impl Into<String>) -> Commit<Note> {
+    Commit::new().changing(Note { key: key.into(), text: "text".into() })
+}
+
+/// Whoever is answered finds that all observers know, and all observers hear the same, in the order of commits.
+pub async fn observers_hear_changes_in_order_before_the_writer_is_answered(store: impl Subject) {
+    make(&store, noting("before")).await;
+    let (first, _first) = Heard::of(&store);
+    let (second, _second) = Heard::of(&store);
+    let writers = (0..8).map(|writer| {
+        let (store, heard) = (store.clone(), first.clone());
+        tokio::spawn(async move {
+            let mut made = Vec::new();
+            for n in 0..25 {
+                let key = format!("{writer}/{n}");
+                let commit = noting(&key).changing(Note { key: format!("{key}/also"), text: "text".into() });
+                let number = make(&store, commit).await.number;
+                assert!(heard.keys().contains(&key), "answered before observers were told");
+                made.push((key, number));
+            }
+            made
+        })
+    });
+    let mut numbers = BTreeMap::new();
+    for writer in writers.collect::<Vec<_>>() {
+        numbers.extend(writer.await.expect("no panic"));
+    }
+    let keys = first.keys();
+    assert_eq!((keys.len(), &keys), (400, &second.keys()));
+    let pairs: Vec<_> = keys.chunks(2).collect();
+    assert!(pairs.iter().all(|pair| pair[1] == format!("{}/also", pair[0])), "the changes of one commit");
+    assert!(pairs.is_sorted_by_key(|pair| numbers[&pair[0]]), "the order of commits");
+}
+
+/// What could still be lost, and what is refused, is told to nobody.
+pub async fn an_observer_does_not_hear_what_is_not_durable_or_was_refused(store: impl Subject) {
+    let (heard, observer) = Heard::of(&store);
+    let held = store.hold().await;
+    let writing = tokio::spawn({
+        let store = store.clone();
+        async move { store.commit(noting("a")).await }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(heard.keys().is_empty(), "it could still be lost");
+    drop(held);
+    writing.await.expect("no panic").expect("good");
+    assert!(matches!(store.commit(noting("a")).await, Err(CommitError::Declined(_))));
+    make(&store, noting("b")).await;
+    assert_eq!(heard.keys(), ["a", "b"]);
+    drop(observer);
+    assert_eq!(Arc::strong_count(&heard), 1, "the store does not own its observers");
+    make(&store, noting("c")).await;
+    assert_eq!(heard.keys(), ["a", "b", "c"], "it is told as long as somebody owns it");
 }
 
 /// Catch-up and live join without a gap and without a double.

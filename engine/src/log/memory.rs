@@ -11,8 +11,9 @@ use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
 use super::{
-    Commit, CommitError, Commits, Committed, HasTable, LogState, LogTotals, Logs, Of, Page, ReadError,
-    ReadsTable, Record, Refusal, Refused, Span, StateMachine, Status, StoreError,
+    ChangeFeed, Commit, CommitError, Commits, Committed, HasTable, LogState, LogTotals, Logs, Observer,
+    Observers, Of, Page, ReadError, ReadsTable, Record, Refusal, Refused, Span, StateMachine, Status,
+    StoreError,
 };
 use crate::{Bus, Clock};
 
@@ -21,7 +22,7 @@ pub struct Memory<T: StateMachine> {
     shared: Arc<MemoryInner<T>>,
 }
 
-struct MemoryInner<T> {
+struct MemoryInner<T: StateMachine> {
     content: RwLock<Content<T>>,
     last_log: AtomicU64,
     bus: Bus,
@@ -30,11 +31,12 @@ struct MemoryInner<T> {
     disk: Arc<tokio::sync::RwLock<()>>,
 }
 
-struct Content<T> {
+struct Content<T: StateMachine> {
     last_commit: CommitNumber,
     logs: HashMap<LogId, Log>,
     ended: HashSet<LogId>,
     tables: T,
+    observers: Observers<T>,
 }
 
 #[derive(Default)]
@@ -57,6 +59,7 @@ impl<T: StateMachine> Memory<T> {
             logs: HashMap::new(),
             ended: HashSet::new(),
             tables: T::default(),
+            observers: Observers::default(),
         };
         Self {
             shared: Arc::new(MemoryInner {
@@ -102,8 +105,10 @@ impl<T: StateMachine> Memory<T> {
         for effect in plan.effects {
             content.apply(effect, number, now);
         }
+        let Content { tables, observers, .. } = &mut *content;
         for change in commit.changes {
-            content.tables.apply(change);
+            observers.tell(&change);
+            tables.apply(change);
         }
         drop(content);
         for log in overlay.into_keys() {
@@ -134,6 +139,14 @@ impl<T: StateMachine> Logs for Memory<T> {
 
     fn accepting(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+impl<T: HasTable<P>, P: StateMachine> ChangeFeed<P> for Memory<T> {
+    fn observe(&self, observer: &Arc<dyn Observer<P>>) {
+        let mut content = self.shared.content.write().expect("nobody panics while writing");
+        let Content { tables, observers, .. } = &mut *content;
+        observers.add(tables, observer);
     }
 }
 
@@ -175,7 +188,7 @@ impl Log {
     }
 }
 
-impl<T> View for Content<T> {
+impl<T: StateMachine> View for Content<T> {
     fn log(&self, log: LogId) -> Known<'_> {
         match self.logs.get(&log) {
             Some(known) => Known::Live(&known.state),
@@ -193,7 +206,7 @@ impl<T> View for Content<T> {
     }
 }
 
-impl<T> Content<T> {
+impl<T: StateMachine> Content<T> {
     fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
         match effect {
             Effect::Created { log, tail } => {

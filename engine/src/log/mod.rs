@@ -15,9 +15,12 @@
 //! 7. **Whoever listens is woken**, after a commit is visible, for each log that it touched.
 //! 8. **A log knows what it took.** Its status counts the records ever appended and the bytes of their payloads,
 //!    references like others, and trimming takes nothing away from that.
+//! 9. **Observers are told what is applied**, in the order of commits, when it is durable and before anybody sees it or is
+//!    answered.
 //!
-//! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is validated; pure), [`store`] (the traits), then
-//! [`memory`], the implementation that tests run on, and [`snapshot`], how tables are written down while they change. `contract` is the suite every store runs.
+//! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is validated; pure), [`store`] (the traits),
+//! [`observe`] (how caches follow tables), then [`memory`], the implementation that tests run on, and [`snapshot`], how tables
+//! are written down while they change. `contract` is the suite every store runs.
 //!
 //! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
 
@@ -25,6 +28,7 @@ pub mod commit;
 #[cfg(feature = "contract-suite")]
 pub mod contract;
 pub mod memory;
+pub mod observe;
 pub mod plan;
 pub mod record;
 pub mod snapshot;
@@ -35,6 +39,7 @@ pub use commit::{
     Append, Appended, Commit, Committed, Conditions, Of, Operation, Outcome, Positions, Refer, Referred, Then,
 };
 pub use memory::Memory;
+pub use observe::{ChangeFeed, Observer, Observers};
 pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
 pub use snapshot::{BeforeImages, SnapshotMap, Snapshots};
 pub use state::{LogParts, LogState, Refusal, Validated};

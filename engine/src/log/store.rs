@@ -66,6 +66,10 @@ pub trait HasTable<P: StateMachine>: StateMachine {
     /// that one commit changes both.
     fn wrap(change: P::Change) -> Self::Change;
 
+    /// The part's change in one of the whole; none when that is another part's. What [`Self::wrap`] routes to another part
+    /// is a change of that one.
+    fn part(change: &Self::Change) -> Option<&P::Change>;
+
     /// The refusal in the part's words; none when the part could not have caused it.
     fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
 }
@@ -91,6 +95,10 @@ impl<T: StateMachine> HasTable<T> for T {
 
     fn wrap(change: T::Change) -> T::Change {
         change
+    }
+
+    fn part(change: &T::Change) -> Option<&T::Change> {
+        Some(change)
     }
 
     fn refused(refusal: Refused<T>) -> Option<Refused<T>> {
@@ -174,10 +182,10 @@ pub enum StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::log::Memory;
+    use crate::log::{ChangeFeed, Memory, Observer};
     use crate::{Bus, WallClock};
 
     /// A part: a number that only grows.
@@ -275,6 +283,13 @@ mod tests {
             Entry::Mark(change)
         }
 
+        fn part(change: &Entry) -> Option<&Raise> {
+            match change {
+                Entry::Mark(change) => Some(change),
+                Entry::Names(_) => None,
+            }
+        }
+
         fn refused(refusal: TooLow) -> Option<TooLow> {
             Some(refusal)
         }
@@ -289,6 +304,13 @@ mod tests {
             match change {
                 Naming::Mark(raise) => Entry::Mark(raise),
                 name => Entry::Names(name),
+            }
+        }
+
+        fn part(change: &Entry) -> Option<&Naming> {
+            match change {
+                Entry::Names(change) => Some(change),
+                Entry::Mark(_) => None,
             }
         }
 
@@ -308,5 +330,34 @@ mod tests {
         let refused = Commits::<Mark>::commit(&store, Commit::new().changing(Raise(1))).await;
         assert!(matches!(refused, Err(CommitError::Declined(TooLow(2)))), "{refused:?}");
         store.look(|catalog, _| assert_eq!((catalog.mark.0, &*catalog.names.0), (2, &["a"][..])));
+    }
+
+    /// The marks that were told, after the one that was there.
+    #[derive(Default)]
+    struct Marks(Mutex<Vec<u64>>);
+
+    impl Observer<Mark> for Marks {
+        fn begin(&self, table: &Mark) {
+            self.0.lock().expect("not poisoned").push(table.0);
+        }
+
+        fn applied(&self, change: &Raise) {
+            self.0.lock().expect("not poisoned").push(change.0);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_observer_hears_the_changes_of_its_part_whichever_part_committed_them() {
+        let store = Memory::<Catalog>::new(Bus::new(), Arc::new(WallClock));
+        let mark = |mark| Commit::new().changing(Naming::Name("n")).changing(Naming::Mark(Raise(mark)));
+        Commits::<Names>::commit(&store, mark(2)).await.expect("made");
+        let marks = Arc::new(Marks::default());
+        let observer: Arc<dyn Observer<Mark>> = marks.clone();
+        store.observe(&observer);
+        Commits::<Names>::commit(&store, mark(3)).await.expect("made");
+        Commits::<Mark>::commit(&store, Commit::new().changing(Raise(5))).await.expect("made");
+        let refused = Commits::<Mark>::commit(&store, Commit::new().changing(Raise(4))).await;
+        assert!(refused.is_err());
+        assert_eq!(*marks.0.lock().expect("not poisoned"), [2, 3, 5]);
     }
 }

@@ -9,7 +9,8 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Disk, DiskFile, Embedded, Options};
 use tidings_engine::log::contract::{Note, NoteExists, Subject};
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Committed, Logs, Page, ReadError, Span, Status, StoreError,
+    ChangeFeed, Commit, CommitError, Commits, Committed, Logs, Observer, Page, ReadError, Span, Status,
+    StoreError,
 };
 use tidings_engine::{Bus, WallClock};
 use tidings_model::LogId;
@@ -68,6 +69,12 @@ impl Logs for Under {
 impl Commits<Book> for Under {
     fn commit(&self, commit: Commit<Note>) -> BoxFuture<'_, Result<Committed, CommitError<NoteExists>>> {
         self.store.commit(commit)
+    }
+}
+
+impl ChangeFeed<Book> for Under {
+    fn observe(&self, observer: &Arc<dyn Observer<Book>>) {
+        self.store.observe(observer);
     }
 }
 
