@@ -14,6 +14,7 @@ pub mod key;
 pub mod pass;
 pub mod principal;
 pub mod projects;
+mod registry;
 pub mod table;
 pub mod token;
 

@@ -1,17 +1,16 @@
 //! The handle: projects as they are now, changed in the store and known in memory.
 
-use std::collections::HashMap;
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLockReadGuard};
 
-use tidings_engine::DetachOnDrop;
-use tidings_engine::log::{Commit, CommitError, StoreError};
+use tidings_engine::log::{Commit, CommitError, Observer, StoreError};
 use tidings_model::{ProjectId, Timestamp};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::watch;
 
 use crate::gate::Denied;
 use crate::key::{API_KEY_PREFIX, split_api_key};
 use crate::principal::{Grants, Principal, Scope};
-use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store};
+use crate::registry::{Known, Registry};
+use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store, Table};
 use crate::token::Unverified;
 use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
 
@@ -24,14 +23,7 @@ pub struct Projects {
 struct Inner {
     store: Arc<dyn Store>,
     randomness: Arc<dyn Randomness>,
-    given: Given,
-    registry: RwLock<Registry>,
-    /// One change at a time, so that what is known in memory follows the store in its order.
-    changing: Mutex<()>,
-    /// Counts changes. Whoever was let in at an earlier count asks again.
-    generation: watch::Sender<u64>,
-    /// Told when a project was removed.
-    removed: Notify,
+    registry: Arc<Registry>,
 }
 
 /// What the configuration gives, beside what is stored: the same to several servers.
@@ -41,13 +33,6 @@ pub struct Given {
     pub projects: Vec<(ProjectId, Vec<Key>)>,
     /// A further admin key.
     pub admin: Option<AdminDigest>,
-}
-
-/// Projects as they are now.
-#[derive(Default)]
-struct Registry {
-    projects: HashMap<ProjectId, Arc<Project>>,
-    admin: Option<AdminDigest>,
 }
 
 /// Why a project cannot be changed so.
@@ -129,62 +114,23 @@ pub(crate) struct Verified {
 
 impl Projects {
     /// Projects in the given store, beside those of the configuration.
-    pub async fn open(
-        store: Arc<dyn Store>,
-        randomness: Arc<dyn Randomness>,
-        given: Given,
-    ) -> Result<Self, StoreError> {
-        let inner = Inner {
-            store,
-            randomness,
-            given,
-            registry: RwLock::default(),
-            changing: Mutex::new(()),
-            generation: watch::Sender::new(0),
-            removed: Notify::new(),
-        };
-        let projects = Self { inner: Arc::new(inner) };
-        projects.load().await?;
-        Ok(projects)
-    }
-
-    async fn load(&self) -> Result<(), StoreError> {
-        let stored = self.inner.store.projects().await?;
-        let mut registry = Registry { projects: HashMap::new(), admin: self.inner.store.admin().await? };
-        for (id, _) in &self.inner.given.projects {
-            registry.projects.insert(id.clone(), self.with_given(id, None));
-        }
-        for (id, project) in stored {
-            let project = self.with_given(&id, Some(project));
-            registry.projects.insert(id, project);
-        }
-        *self.inner.registry.write().expect("nobody panics while writing") = registry;
-        Ok(())
-    }
-
-    /// The project with the keys that the configuration gives it.
-    fn with_given(&self, id: &ProjectId, stored: Option<Arc<Project>>) -> Arc<Project> {
-        let mut given = self.given_keys(id).cloned().peekable();
-        match stored {
-            Some(project) if given.peek().is_none() => project,
-            stored => {
-                let stored = stored.map(|project| Project::clone(&project)).unwrap_or_default();
-                Arc::new(Project { keys: given.chain(stored.keys).collect(), ..stored })
-            }
-        }
+    pub fn open(store: Arc<dyn Store>, randomness: Arc<dyn Randomness>, given: Given) -> Self {
+        let registry = Arc::new(Registry::new(given));
+        let observer: Arc<dyn Observer<Table>> = registry.clone();
+        store.observe(&observer);
+        Self { inner: Arc::new(Inner { store, randomness, registry }) }
     }
 
     fn given_keys(&self, id: &ProjectId) -> impl Iterator<Item = &Key> {
-        let given = self.inner.given.projects.iter().filter(move |(given, _)| given == id);
-        given.flat_map(|(_, keys)| keys)
+        self.inner.registry.given_keys(id)
     }
 
     fn is_given(&self, id: &ProjectId) -> bool {
-        self.inner.given.projects.iter().any(|(given, _)| given == id)
+        self.inner.registry.is_given(id)
     }
 
-    fn registry(&self) -> RwLockReadGuard<'_, Registry> {
-        self.inner.registry.read().expect("nobody panics while writing")
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.inner.registry.known()
     }
 
     /// Creates a project, with a new key or the one that was chosen.
@@ -196,14 +142,14 @@ impl Projects {
             return Err(Declined::Exists.into());
         }
         let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
-        self.change(project, Change::Create { project: project.clone(), key: key.clone() }).await?;
+        self.change(Change::Create { project: project.clone(), key: key.clone() }).await?;
         Ok(NewKey { project: project.clone(), key })
     }
 
     /// All projects that have been created or given, by id.
     pub fn list(&self) -> Vec<Listed> {
-        let registry = self.registry();
-        let active = registry.projects.iter().filter(|(_, project)| project.state == ProjectState::Active);
+        let known = self.known();
+        let active = known.projects.iter().filter(|(_, project)| project.state == ProjectState::Active);
         let listed = |(id, project): (&ProjectId, &Arc<Project>)| Listed {
             project: id.clone(),
             kids: project.keys.iter().map(|key| key.kid().clone()).collect(),
@@ -219,7 +165,7 @@ impl Projects {
             return Err(ProjectError::Given);
         }
         let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
-        self.change(project, Change::AddKey { project: project.clone(), key: key.clone() }).await?;
+        self.change(Change::AddKey { project: project.clone(), key: key.clone() }).await?;
         Ok(NewKey { project: project.clone(), key })
     }
 
@@ -231,7 +177,7 @@ impl Projects {
         // One that leaked must go even if the configuration gives the project others meanwhile.
         let last = if self.is_given(project) { LastKey::MayGo } else { LastKey::Stays };
         let change = Change::RemoveKey { project: project.clone(), kid: kid.clone(), last };
-        match self.change(project, change).await {
+        match self.change(change).await {
             // It exists, though nothing of it is stored.
             Err(ProjectError::Declined(Declined::NoSuchProject)) if self.is_given(project) => {
                 Err(Declined::NoSuchKey.into())
@@ -248,27 +194,24 @@ impl Projects {
         if self.is_given(project) {
             return Err(ProjectError::Given);
         }
-        self.change(project, Change::Remove { project: project.clone() }).await?;
-        self.inner.removed.notify_one();
-        Ok(())
+        self.change(Change::Remove { project: project.clone() }).await
     }
 
     /// Projects that were removed and of which something may be left.
     pub fn removing(&self) -> Vec<ProjectId> {
-        let registry = self.registry();
-        let removing =
-            registry.projects.iter().filter(|(_, project)| project.state == ProjectState::Removing);
+        let known = self.known();
+        let removing = known.projects.iter().filter(|(_, project)| project.state == ProjectState::Removing);
         removing.map(|(id, _)| id.clone()).collect()
     }
 
     /// Resolves when a project was removed since this was last asked.
     pub async fn some_removed(&self) {
-        self.inner.removed.notified().await;
+        self.inner.registry.removed.notified().await;
     }
 
     /// Frees the id of a removed project of which nothing is left.
     pub async fn forget(&self, project: &ProjectId) -> Result<(), ProjectError> {
-        self.change(project, Change::Forget { project: project.clone() }).await
+        self.change(Change::Forget { project: project.clone() }).await
     }
 
     /// How a project is set; none when it does not exist.
@@ -282,37 +225,27 @@ impl Projects {
 
     /// Whether some project is set so.
     pub fn any_config(&self, is_so: impl Fn(&Config) -> bool) -> bool {
-        self.registry().projects.values().any(|project| is_so(&project.config))
+        self.known().projects.values().any(|project| is_so(&project.config))
     }
 
     /// Sets a project. The caller has found that it exists.
     pub async fn configure(&self, project: &ProjectId, config: Config) -> Result<(), ProjectError> {
         config.check()?;
-        self.change(project, Change::Configure { project: project.clone(), config }).await
+        self.change(Change::Configure { project: project.clone(), config }).await
     }
 
     /// Replaces the admin key by a new one or the one that was chosen.
     pub async fn set_admin_key(&self, key: Option<AdminKey>) -> Result<AdminKey, ProjectError> {
         let key = key.unwrap_or_else(|| AdminKey::draw(&*self.inner.randomness));
-        let (this, digest) = (self.clone(), key.digest());
-        // Even if whoever asked for it goes away: a key that is removed in the store must not go on to count in memory.
-        DetachOnDrop::new(async move {
-            let _changing = this.inner.changing.lock().await;
-            this.inner.store.commit(Commit::new().changing(Change::SetAdmin(digest))).await?;
-            let admin = this.inner.store.admin().await?;
-            this.inner.registry.write().expect("nobody panics while writing").admin = admin;
-            this.changed();
-            Ok::<_, ProjectError>(())
-        })
-        .await?;
+        self.change(Change::SetAdmin(key.digest())).await?;
         Ok(key)
     }
 
     /// Whether nobody could ever be let in: there is no key at all.
     pub fn has_no_keys(&self) -> bool {
-        let registry = self.registry();
-        let keyless = registry.projects.values().all(|project| project.keys.is_empty());
-        keyless && registry.admin.is_none() && self.inner.given.admin.is_none()
+        let known = self.known();
+        let keyless = known.projects.values().all(|project| project.keys.is_empty());
+        keyless && known.admin().is_none() && self.inner.registry.given().admin.is_none()
     }
 
     /// Whether the project exists.
@@ -330,18 +263,18 @@ impl Projects {
     }
 
     pub(crate) fn get(&self, project: &ProjectId) -> Option<Arc<Project>> {
-        let registry = self.registry();
-        registry.projects.get(project).filter(|project| project.state == ProjectState::Active).cloned()
+        let known = self.known();
+        known.projects.get(project).filter(|project| project.state == ProjectState::Active).cloned()
     }
 
     /// Counts the changes of projects.
     pub fn generation(&self) -> u64 {
-        *self.inner.generation.borrow()
+        *self.inner.registry.generation().borrow()
     }
 
     /// Hears when that changes.
     pub fn generations(&self) -> watch::Receiver<u64> {
-        self.inner.generation.subscribe()
+        self.inner.registry.generation().subscribe()
     }
 
     /// Who acts with a credential in a project.
@@ -397,8 +330,8 @@ impl Projects {
     }
 
     pub(crate) fn verify_admin_key(&self, text: &str) -> Option<Ground> {
-        let stored = self.registry().admin;
-        let digests = [stored, self.inner.given.admin];
+        let stored = self.known().admin();
+        let digests = [stored, self.inner.registry.given().admin];
         digests.into_iter().flatten().find(|digest| digest.is_of(text)).map(Ground::Admin)
     }
 
@@ -420,35 +353,16 @@ impl Projects {
         match ground {
             Ground::Key(kid) => self.get(project).is_some_and(|known| known.key(kid).is_some()),
             Ground::Admin(digest) => {
-                let stored = self.registry().admin;
-                stored == Some(*digest) || self.inner.given.admin == Some(*digest)
+                let stored = self.known().admin();
+                stored == Some(*digest) || self.inner.registry.given().admin == Some(*digest)
             }
         }
     }
 
-    async fn change(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
-        let (this, id) = (self.clone(), id.clone());
-        // Even if whoever asked for it goes away: a key that is removed in the store must not go on to count in memory.
-        DetachOnDrop::new(async move { this.change_now(&id, change).await }).await
-    }
-
-    async fn change_now(&self, id: &ProjectId, change: Change) -> Result<(), ProjectError> {
-        let _changing = self.inner.changing.lock().await;
+    /// Makes a change. What is known in memory follows it where the store applies it.
+    async fn change(&self, change: Change) -> Result<(), ProjectError> {
         self.inner.store.commit(Commit::new().changing(change)).await?;
-        let stored = self.inner.store.project(id).await?;
-        {
-            let mut registry = self.inner.registry.write().expect("nobody panics while writing");
-            match stored {
-                None if !self.is_given(id) => registry.projects.remove(id),
-                stored => registry.projects.insert(id.clone(), self.with_given(id, stored)),
-            };
-        }
-        self.changed();
         Ok(())
-    }
-
-    fn changed(&self) {
-        self.inner.generation.send_modify(|generation| *generation += 1);
     }
 }
 
@@ -456,9 +370,9 @@ impl Projects {
 mod tests {
     use super::*;
     use tidings_engine::log::Memory;
-    use tidings_engine::{Bus, ManualClock};
+    use tidings_engine::{Bus, Clock, ManualClock};
 
-    use crate::Table;
+    use crate::{Action, Admission, Credential, Gate, Resource, Route};
 
     struct NoRandomness;
 
@@ -479,14 +393,50 @@ mod tests {
         let app = ProjectId::parse("app").expect("a valid id");
         let (stored, given) = (key("the-key-that-leaked"), key("the-key-of-the-file"));
         let before = Projects::open(store.clone(), Arc::new(NoRandomness), Given::default());
-        before.await.expect("readable").create(&app, Some(stored.clone())).await.expect("a new project");
+        before.create(&app, Some(stored.clone())).await.expect("a new project");
         let also = Given { projects: vec![(app.clone(), vec![given.clone()])], admin: None };
-        let projects = Projects::open(store, Arc::new(NoRandomness), also).await.expect("readable");
+        let projects = Projects::open(store, Arc::new(NoRandomness), also);
         assert!(matches!(projects.remove_key(&app, given.kid()).await, Err(ProjectError::Given)));
         let ground = Ground::Key(stored.kid().clone());
         assert!(projects.stands(&app, &ground));
         projects.remove_key(&app, stored.kid()).await.expect("it is ours, and the last one that is stored");
         assert!(!projects.stands(&app, &ground));
         assert_eq!(projects.list()[0].kids, [given.kid().clone()]);
+    }
+
+    #[tokio::test]
+    async fn projects_that_wrote_nothing_follow_what_others_wrote_to_the_store() {
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1000)));
+        let store = Arc::new(Memory::<Table>::new(Bus::new(), clock.clone()));
+        let (app, given) = (ProjectId::parse("app").expect("a valid id"), key("the-key-of-the-file"));
+        let also = Given { projects: vec![(app.clone(), vec![given.clone()])], admin: None };
+        let writer = Projects::open(store.clone(), Arc::new(NoRandomness), Given::default());
+        let reader = Projects::open(store.clone(), Arc::new(NoRandomness), also);
+        writer.create(&app, Some(key("the-first-of-two-keys"))).await.expect("a new project");
+        writer.rotate_key(&app, Some(key("the-second-of-two-keys"))).await.expect("one more");
+        let leaked = key("the-first-of-two-keys");
+        let api_key = leaked.api_key(&app);
+        let verified = reader.verify(&app, &api_key, clock.now()).expect("it counts on the other as well");
+        let gate = Gate::new(reader.clone(), Admission::Credentials, clock.clone());
+        let route = Route { action: Action::Publish, project: app.clone(), resource: Resource::Project };
+        let pass = gate.enter(route, Some(&Credential::new(&api_key))).await.expect("let in");
+        assert!(pass.holds(clock.now()));
+
+        writer.remove_key(&app, leaked.kid()).await.expect("there is another");
+        assert!(
+            !reader.stands(&app, &verified.ground) && reader.verify(&app, &api_key, clock.now()).is_err()
+        );
+        assert!(!pass.holds(clock.now()), "whoever was let in with it is cut");
+        pass.ended(&*clock).await;
+        let kids = [given.kid().clone(), key("the-second-of-two-keys").kid().clone()];
+        assert_eq!(reader.list()[0].kids, kids, "the keys of the configuration stay");
+
+        let admin = writer.set_admin_key(None).await.expect("a key");
+        assert!(reader.verify_admin_key(admin.reveal()).is_some());
+        writer.remove(&app).await.expect("it was there");
+        reader.some_removed().await;
+        assert_eq!(reader.removing(), [app.clone()]);
+        writer.forget(&app).await.expect("nothing is left of it");
+        assert!(reader.removing().is_empty());
     }
 }

@@ -1,28 +1,16 @@
-//! What is stored of projects, how it changes, and what a store must be able to answer.
+//! What is stored of projects, how it changes, and what a store must be able to do.
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use tidings_engine::log::{self, Commits, ReadsTable, SnapshotMap, Snapshots, StoreError};
+use tidings_engine::log::{self, ChangeFeed, Commits, SnapshotMap, Snapshots};
 use tidings_model::{Pattern, ProjectId, limits};
 
 use crate::{AdminDigest, Key, Kid};
 
-/// What projects need of a store.
-pub trait Store: Commits<Table> {
-    /// The project of an id, as it is stored.
-    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>>;
+/// What projects need of a store: to change them, and to hear how they change.
+pub trait Store: Commits<Table> + ChangeFeed<Table> {}
 
-    /// All projects, by id.
-    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
-
-    /// What is known of the admin key.
-    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>>;
-}
-
-/// A project under its id.
-pub type Entry = (ProjectId, Arc<Project>);
+impl<S: Commits<Table> + ChangeFeed<Table>> Store for S {}
 
 /// A project: who may sign for it and how it is set.
 #[derive(Clone, Debug, Default)]
@@ -216,6 +204,22 @@ impl log::Change for Change {
     type Refusal = Declined;
 }
 
+impl Change {
+    /// The project that it changes; none when it changes the admin key.
+    pub(crate) fn project(&self) -> Option<&ProjectId> {
+        match self {
+            Self::Create { project, .. }
+            | Self::AddKey { project, .. }
+            | Self::RemoveKey { project, .. }
+            | Self::Configure { project, .. }
+            | Self::Remove { project }
+            | Self::Forget { project }
+            | Self::Restore { project, .. } => Some(project),
+            Self::SetAdmin(_) => None,
+        }
+    }
+}
+
 /// All projects that are stored.
 #[derive(Debug, Default)]
 pub struct Table {
@@ -258,6 +262,15 @@ impl Table {
     /// What is known of the admin key.
     pub fn admin(&self) -> Option<AdminDigest> {
         self.admin
+    }
+
+    /// A table of the same projects, to be changed apart from this one.
+    pub(crate) fn copied(&self) -> Self {
+        let mut copy = Self { admin: self.admin, ..Self::default() };
+        for (id, project) in self.iter() {
+            copy.projects.insert(id.clone(), project.clone());
+        }
+        copy
     }
 
     fn active(&self, id: &ProjectId) -> Result<&Project, Declined> {
@@ -368,22 +381,6 @@ impl log::StateMachine for Table {
                 self.projects.insert(project, Arc::new(is));
             }
         }
-    }
-}
-
-impl<S: ReadsTable<Table>> Store for S {
-    fn project<'a>(&'a self, id: &'a ProjectId) -> BoxFuture<'a, Result<Option<Arc<Project>>, StoreError>> {
-        std::future::ready(Ok(self.with_table(|table, _| table.get(id).cloned()))).boxed()
-    }
-
-    fn projects(&self) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        let all = self
-            .with_table(|table, _| table.iter().map(|(id, project)| (id.clone(), project.clone())).collect());
-        std::future::ready(Ok(all)).boxed()
-    }
-
-    fn admin(&self) -> BoxFuture<'_, Result<Option<AdminDigest>, StoreError>> {
-        std::future::ready(Ok(self.with_table(|table, _| table.admin()))).boxed()
     }
 }
 

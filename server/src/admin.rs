@@ -112,11 +112,10 @@ impl Stopped {
             return Err(CommandError::NoStore(data));
         }
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let stored =
-            runtime.block_on(StoredProjects::open_beside(&data, given)).map_err(|error| match error {
-                StartError::Store(OpenError::InUse(_)) => CommandError::InUse(data),
-                error => CommandError::Start(error),
-            })?;
+        let stored = StoredProjects::open_beside(&data, given).map_err(|error| match error {
+            StartError::Store(OpenError::InUse(_)) => CommandError::InUse(data),
+            error => CommandError::Start(error),
+        })?;
         Ok(Self { stored, runtime })
     }
 

@@ -28,18 +28,18 @@ pub struct StoredProjects {
 
 impl StoredProjects {
     /// Opens the store in a folder, making it if there is none. Fails when a server has it.
-    pub async fn open(data: &Path) -> Result<Self, StartError> {
-        Self::open_beside(data, Given::default()).await
+    pub fn open(data: &Path) -> Result<Self, StartError> {
+        Self::open_beside(data, Given::default())
     }
 
     /// The same beside what a configuration gives.
-    pub async fn open_beside(data: &Path, given: Given) -> Result<Self, StartError> {
+    pub fn open_beside(data: &Path, given: Given) -> Result<Self, StartError> {
         let lock = DirectoryLock::take(data)?;
         let options = Options { secret: secret(), ..Options::default() };
         let disk = Arc::new(lock.folder());
         let store = Embedded::<Catalog>::open(disk, options, Bus::new(), Arc::new(WallClock))?;
-        let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), given).await;
-        Ok(Self { projects: projects.map_err(StartError::Projects)?, _lock: lock })
+        let projects = Projects::open(Arc::new(store), Arc::new(SystemRandomness), given);
+        Ok(Self { projects, _lock: lock })
     }
 
     /// The projects.

@@ -65,9 +65,6 @@ pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The projects cannot be read.
-    #[error(transparent)]
-    Projects(StoreError),
     /// The rooms cannot be taken over.
     #[error("cannot take over the rooms: {0}")]
     Rooms(StoreError),
@@ -188,7 +185,7 @@ impl Server {
             StoreChoice::Embedded { data, .. } => format!(" --data {}", data.display()),
         };
         let opened = open_store(options.store, &bus, &clock, &metrics)?;
-        let gate = open_gate(opened.projects, options.access, clock.clone(), data).await?;
+        let gate = open_gate(opened.projects, options.access, clock.clone(), data)?;
         let connection_options = options.limits.connections(options.streams.slow_reader_timeout);
         let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
             .shaped(Arc::new(Envelopes::new(opened.sessions.clone())))
@@ -452,15 +449,14 @@ fn open_store(
 }
 
 /// The gate, if anybody could ever pass it.
-async fn open_gate(
+fn open_gate(
     store: Arc<dyn tidings_auth::Store>,
     access: Access,
     clock: Arc<dyn Clock>,
     data: String,
 ) -> Result<Gate, StartError> {
     let Access { dev, given, authorize } = access;
-    let projects = Projects::open(store, Arc::new(SystemRandomness), given).await;
-    let projects = projects.map_err(StartError::Projects)?;
+    let projects = Projects::open(store, Arc::new(SystemRandomness), given);
     let admission = match authorize {
         Some(authorize) => Admission::Custom(authorize),
         None if dev => Admission::Everybody,

@@ -822,7 +822,7 @@ async fn projects_and_keys_survive_a_kill() {
     );
     server.kill().await;
 
-    let stored = StoredProjects::open(server.data()).await.expect("nobody has it open");
+    let stored = StoredProjects::open(server.data()).expect("nobody has it open");
     let admin = stored.projects().set_admin_key(None).await.expect("set");
     drop(stored);
 

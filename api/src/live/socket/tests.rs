@@ -106,8 +106,8 @@ impl World {
         let client = TcpStream::connect(listener.local_addr().expect("an address"));
         let (client, accepted) = tokio::join!(client, listener.accept());
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
-        let opening = Projects::open(self.store.clone(), Arc::new(NoRandomness), Given::default());
-        let gate = Gate::new(opening.await.expect("readable"), Admission::Everybody, clock.clone());
+        let projects = Projects::open(self.store.clone(), Arc::new(NoRandomness), Given::default());
+        let gate = Gate::new(projects, Admission::Everybody, clock.clone());
         let project = ProjectId::default_project();
         let route = Route { action: Action::Read, project, resource: Resource::Project };
         let pass = gate.enter(route, None).await.expect("everybody is let in");
