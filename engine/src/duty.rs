@@ -33,6 +33,13 @@ impl Leadership {
         *self.0.borrow() == Role::Leader
     }
 
+    /// The term that begins now, or has begun since this node was last told what it is; none when it does not lead.
+    pub fn term(&self) -> Option<Term> {
+        let mut told = self.0.clone();
+        let leads = *told.borrow_and_update() == Role::Leader;
+        leads.then_some(Term(told))
+    }
+
     /// Resolves when this node leads.
     pub async fn gained(&mut self) {
         self.wait_for(Role::Leader).await;
@@ -47,6 +54,17 @@ impl Leadership {
         if self.0.wait_for(|role| *role == wanted).await.is_err() {
             std::future::pending().await
         }
+    }
+}
+
+/// A time in which this node leads without a break.
+#[derive(Clone, Debug)]
+pub struct Term(watch::Receiver<Role>);
+
+impl Term {
+    /// Whether the node was told since what it is. It may lead again by now, but another may have led in between.
+    pub fn is_over(&self) -> bool {
+        self.0.borrow().has_changed()
     }
 }
 
@@ -86,10 +104,25 @@ mod tests {
         let mut leadership = Leadership::told(told);
         assert!(!leadership.is_held());
         assert!(leadership.gained().now_or_never().is_none());
+        assert!(leadership.term().is_none());
         tell.send_replace(Role::Leader);
         assert!(leadership.is_held());
         assert!(leadership.gained().now_or_never().is_some());
         drop(tell);
         assert!(leadership.lost().now_or_never().is_none(), "what was said last stays");
+    }
+
+    #[test]
+    fn a_term_is_over_when_the_node_was_told_anything_else_even_if_it_leads_again() {
+        assert!(Leadership::alone().term().is_some_and(|term| !term.is_over()));
+        let (tell, told) = watch::channel(Role::Leader);
+        let leadership = Leadership::told(told);
+        let first = leadership.term().expect("it leads");
+        assert!(!first.is_over());
+        tell.send_replace(Role::Follower);
+        tell.send_replace(Role::Leader);
+        drop(tell);
+        assert!(first.is_over());
+        assert!(leadership.term().is_some_and(|term| !term.is_over()));
     }
 }

@@ -196,8 +196,9 @@ impl Server {
         let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
         let rng = Arc::new(Rng::seeded(options.seed));
         let rooms = {
-            let (bus, clock, rng) = (bus.clone(), clock.clone(), rng.clone());
-            let opening = Rooms::open(opened.rooms, bus, clock, rng, options.rooms, &metrics);
+            let (bus, clock, rng, leadership) =
+                (bus.clone(), clock.clone(), rng.clone(), options.leadership.clone());
+            let opening = Rooms::open(opened.rooms, bus, clock, rng, options.rooms, &metrics, leadership);
             opening.await.map_err(StartError::Rooms)?
         };
         let (projects, channels) = (gate.projects().clone(), streams.channels().clone());

@@ -322,7 +322,7 @@ impl Active {
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
         if !self.lock().recent.is_empty() {
-            inner.active.typed_in(log, self.clone());
+            inner.caches.active.typed_in(log, self.clone());
             inner.bus.wake(log);
         }
     }

@@ -1,8 +1,9 @@
 //! MembershipLeases: who listens to a room, to be told at once that it may not any more.
 //!
 //! Whoever is being removed leaves its leases before the removal is committed, and gets none that holds until it is. So
-//! nothing that is committed after the removal reaches it. If the removal then fails, those who sat there are still members:
-//! their leases do not hold any more, but are not revoked either, and they may come again.
+//! nothing that is committed after the removal reaches it. What becomes of the leases is decided where the removal is
+//! applied, by whichever node it was made: they are revoked. If it fails instead, those who had them are still members: their
+//! leases do not hold any more, but are not revoked either, and they may come again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -81,7 +82,20 @@ impl MembershipLeases {
             member.standing.set(Standing::LEAVING);
             member.leaving += 1;
         }
-        Leaving { leases: self.clone(), room, users: users.to_vec(), removed: false }
+        Leaving { leases: self.clone(), room, users: users.to_vec() }
+    }
+
+    /// Some users were removed.
+    pub(crate) fn revoke(&self, room: LogId, users: &[UserId]) {
+        self.tidy(room, |row| {
+            for user in users {
+                let Some(member) = row.get_mut(user) else { continue };
+                member.end(Standing::REVOKED);
+                if member.is_empty() {
+                    row.remove(user);
+                }
+            }
+        });
     }
 
     /// A room has ended: nobody hears it any more.
@@ -141,19 +155,11 @@ impl Drop for MembershipLease {
     }
 }
 
-/// Users that are being removed. When it is dropped, they are or they are not.
+/// Users that are being removed. When it is dropped, they were, and their leases are revoked, or they were not.
 pub(crate) struct Leaving {
     leases: MembershipLeases,
     room: LogId,
     users: Vec<UserId>,
-    removed: bool,
-}
-
-impl Leaving {
-    /// They are.
-    pub(crate) fn removed(mut self) {
-        self.removed = true;
-    }
 }
 
 impl Drop for Leaving {
@@ -162,10 +168,8 @@ impl Drop for Leaving {
             for user in &self.users {
                 let Some(member) = row.get_mut(user) else { continue };
                 member.leaving -= 1;
-                if self.removed {
-                    member.end(Standing::REVOKED);
-                } else if member.leaving == 0 {
-                    // Otherwise another removal decides.
+                if member.leaving == 0 {
+                    // Who has a lease that was not revoked may come again to see. Otherwise another removal decides.
                     member.end(Standing::SHAKEN);
                 }
                 if member.is_empty() {

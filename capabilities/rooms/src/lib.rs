@@ -12,6 +12,7 @@
 //! Not here: SSE, WebSocket, status codes (`api`); records and their order (`engine::log`).
 
 mod active;
+mod caches;
 mod clock_guard;
 mod counts;
 pub mod cursor;
@@ -21,6 +22,7 @@ pub mod generator;
 mod idempotency;
 mod leases;
 pub mod members;
+mod ownership;
 pub mod read;
 pub mod reader_limits;
 mod registry;

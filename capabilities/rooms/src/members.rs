@@ -88,7 +88,7 @@ impl Rooms {
     /// Takes a lease in a room, which holds as long as the user is a member. First the lease, then [`Rooms::member`]: who is
     /// removed in between is noticed by one or the other.
     pub fn attend(&self, room: &Room, user: &UserId) -> MembershipLease {
-        self.inner.leases.take(room.log, user)
+        self.inner.caches.leases.take(room.log, user)
     }
 
     /// Ends all rooms of a project that is removed, many in one commit.
@@ -103,15 +103,10 @@ impl Rooms {
                 changes: logs.iter().map(|&log| Change::Remove { log }).collect(),
             };
             match self.inner.commit(commit).await.map_err(RoomError::from) {
-                Ok(_) => {}
-                // Somebody else has removed one of them; those that are left are looked for again.
-                Err(RoomError::NotFound) => continue,
+                // If somebody else has removed one of them, those that are left are looked for again.
+                Ok(_) | Err(RoomError::NotFound) => {}
                 Err(error) => return Err(error),
             }
-            for &log in &logs {
-                self.inner.leases.clear(log);
-            }
-            self.inner.let_go(&logs);
         }
     }
 }
@@ -149,6 +144,7 @@ impl Inner {
         add: Vec<UserId>,
         remove: Vec<UserId>,
     ) -> Result<LogId, RoomError> {
+        let tenure = self.writing().await?;
         let most = self.options.max_members;
         let active;
         let _alone = if self.options.history_for_new_members || add.is_empty() {
@@ -162,10 +158,10 @@ impl Inner {
         // Before: whoever leaves its leases is disturbed, also if nothing comes of it.
         let wanted = MemberChange { add: &add, remove: &remove, most };
         self.store.judge_members(log, wanted).await?.map_err(CommitError::Declined)?;
-        let leaving = self.leases.leave(log, &remove);
+        let _leaving = self.caches.leases.leave(log, &remove);
         let joined = self.store.status(log).await?.tail;
-        self.commit(Commit::new().changing(Change::Members { log, add, remove, joined, most })).await?;
-        leaving.removed();
+        let change = Change::Members { log, add, remove, joined, most };
+        self.commit_in(&tenure, Commit::new().changing(change)).await?;
         Ok(log)
     }
 }

@@ -61,7 +61,7 @@ impl Rooms {
 
     /// No cursor of a room was ever given above this, if the room is in memory.
     pub fn ceiling(&self, room: &Room) -> Option<Cursor> {
-        self.inner.active.bound(room.log)
+        self.inner.caches.active.bound(room.log)
     }
 
     /// Begins to listen to a room after a cursor that is not below the floor. The subscription reads what is there, then

@@ -96,6 +96,21 @@ impl ActiveRooms {
         self.lock().typed_in.insert(log, active);
     }
 
+    /// Lets go of a room that has ended.
+    pub(crate) fn let_go(&self, log: LogId) {
+        let mut registry = self.lock();
+        registry.typed_in.remove(&log);
+        registry.let_go(log);
+    }
+
+    /// Forgets all rooms: who needs one reads it from the store again.
+    pub(crate) fn forget(&self) {
+        let mut registry = self.lock();
+        registry.rooms.clear();
+        registry.order.clear();
+        registry.let_go.0.iter_mut().for_each(|count| *count = count.wrapping_add(1));
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.lock().rooms.len()
@@ -111,7 +126,7 @@ impl Inner {
     pub(crate) async fn active(&self, log: LogId) -> Result<Arc<Active>, RoomError> {
         loop {
             let let_go = {
-                let mut registry = self.active.lock();
+                let mut registry = self.caches.active.lock();
                 if let Some(active) = registry.rooms.get(&log) {
                     return Ok(active.clone());
                 }
@@ -119,7 +134,7 @@ impl Inner {
             };
             let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
             let active = Arc::new(Active::new(&found));
-            let mut registry = self.active.lock();
+            let mut registry = self.caches.active.lock();
             if let Some(active) = registry.rooms.get(&log) {
                 return Ok(active.clone());
             }
@@ -139,27 +154,18 @@ impl Inner {
 
     /// Lets go of rooms that nobody uses, some at a time.
     pub(crate) fn let_rest(&self) {
-        let mut left = self.active.lock().order.len();
+        let mut left = self.caches.active.lock().order.len();
         while left > 0 {
             let looks = left.min(LOOKED_AT_IN_ONE_GO);
-            self.active.lock().let_rest(looks, |log, active| self.is_used(log, active));
+            self.caches.active.lock().let_rest(looks, |log, active| self.is_used(log, active));
             left -= looks;
-        }
-    }
-
-    /// Lets go of rooms that have ended.
-    pub(crate) fn let_go(&self, logs: &[LogId]) {
-        let mut registry = self.active.lock();
-        for log in logs {
-            registry.typed_in.remove(log);
-            registry.let_go(*log);
         }
     }
 
     /// Lets go of ephemeral events for so long that everybody has heard it.
     pub(crate) fn forget_typing(&self) {
         let before = self.now() - limits::TYPING_KEPT;
-        self.active.lock().typed_in.retain(|_, active| active.forget_recent(before));
+        self.caches.active.lock().typed_in.retain(|_, active| active.forget_recent(before));
     }
 }
 

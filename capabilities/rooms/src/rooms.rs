@@ -2,19 +2,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
-use tidings_engine::log::{Commit, CommitError, Committed, StoreError};
+use tidings_engine::duty::Leadership;
+use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock, Metrics, Rng};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
-use tokio::sync::OnceCell;
 
+use crate::Store;
+use crate::caches::Caches;
 use crate::clock_guard::ClockGuard;
 use crate::counts::Counts;
 use crate::idempotency::IdempotencyCache;
-use crate::leases::MembershipLeases;
+use crate::ownership::Ownership;
 use crate::reader_limits::ReaderLimits;
-use crate::registry::ActiveRooms;
 use crate::seen::PendingReceipts;
-use crate::{Change, Declined, Store};
 
 /// The rooms of a server. Clones are the same rooms.
 #[derive(Clone)]
@@ -29,14 +29,11 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) rng: Arc<Rng>,
     pub(crate) options: Options,
-    pub(crate) epoch: u64,
-    /// Whether the epoch is ours; unknown until it could be written down.
-    ours: Arc<OnceCell<bool>>,
+    pub(crate) ownership: Ownership,
     pub(crate) counts: Counts,
     pub(crate) guard: ClockGuard,
-    pub(crate) active: ActiveRooms,
+    pub(crate) caches: Arc<Caches>,
     pub(crate) idempotency: IdempotencyCache,
-    pub(crate) leases: MembershipLeases,
     pub(crate) pending_receipts: PendingReceipts,
     pub(crate) reader_limits: ReaderLimits,
 }
@@ -125,8 +122,9 @@ impl Default for Options {
 }
 
 impl Rooms {
-    /// Rooms in the given store, which wakes readers on the given bus. They are ours from now on: whoever had them before
-    /// cannot write any more. They are served on the runtime that this is called in.
+    /// Rooms in the given store, which wakes readers on the given bus. If this node leads they are its own from now on:
+    /// whoever had them before cannot write any more. If it does not, they can be read, and become its own before its
+    /// first write when it leads. They are served on the runtime that this is called in.
     pub async fn open(
         store: Arc<dyn Store>,
         bus: Bus,
@@ -134,12 +132,11 @@ impl Rooms {
         rng: Arc<Rng>,
         options: Options,
         metrics: &Metrics,
+        leadership: Leadership,
     ) -> Result<Self, StoreError> {
-        let (epoch, ours) = match take_over(&*store).await {
-            // Rooms can be read all the same. They are taken over with the first write for which there is space.
-            Err(StoreError::NoSpace) => (store.epoch().await?.saturating_add(1), OnceCell::new()),
-            taken => (taken?, OnceCell::new_with(Some(true))),
-        };
+        let caches = Caches::of(&*store);
+        let ownership = Ownership::new(store.clone(), leadership, caches.clone());
+        ownership.tenure().await?;
         let rings =
             Limits { ring_frames: options.ring, ring_bytes: limits::ROOM_RING_BYTES, ..Limits::default() };
         Ok(Self {
@@ -152,20 +149,19 @@ impl Rooms {
                 clock,
                 rng,
                 options,
-                epoch,
-                ours: Arc::new(ours),
+                ownership,
                 counts: Counts::new(metrics),
-                active: ActiveRooms::default(),
+                caches,
                 idempotency: IdempotencyCache::default(),
-                leases: MembershipLeases::default(),
                 pending_receipts: PendingReceipts::default(),
             }),
         })
     }
 
-    /// Counts who has had the rooms, this server last.
+    /// Counts the terms in which a node has had the rooms. That of this node while it leads, otherwise the last that it
+    /// knows of.
     pub fn epoch(&self) -> u64 {
-        self.inner.epoch
+        self.inner.ownership.epoch()
     }
 
     /// What the operator set.
@@ -175,7 +171,7 @@ impl Rooms {
 
     /// Rooms of which it is in memory where their next event lies.
     pub fn active(&self) -> usize {
-        self.inner.active.len()
+        self.inner.caches.active.len()
     }
 
     /// Who listens to what.
@@ -192,55 +188,5 @@ impl Rooms {
     pub async fn find(&self, project: &ProjectId, room: &RoomId) -> Result<Option<Room>, StoreError> {
         let log = self.inner.store.room(project, room).await?;
         Ok(log.map(|log| Room { log, project: project.clone(), id: room.clone() }))
-    }
-}
-
-impl Inner {
-    /// Makes a commit, if nobody else has taken over.
-    pub(crate) async fn commit(&self, commit: Commit<Change>) -> Result<Committed, CommitError<Declined>> {
-        if !self.is_ours().await? {
-            self.counts.fenced.count();
-            return Err(CommitError::Declined(Declined::Fenced));
-        }
-        let committed = self.store.commit(commit.changing(Change::Owned { by: self.epoch })).await;
-        if matches!(committed, Err(CommitError::Declined(Declined::Fenced))) {
-            self.counts.fenced.count();
-        }
-        committed
-    }
-
-    /// Whether the epoch is ours. It is written down now if there was no space for it before.
-    async fn is_ours(&self) -> Result<bool, CommitError<Declined>> {
-        if let Some(ours) = self.ours.get() {
-            return Ok(*ours);
-        }
-        let (ours, store, epoch) = (self.ours.clone(), self.store.clone(), self.epoch);
-        let take_over = move || async move {
-            match store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
-                Ok(_) => Ok(true),
-                // Somebody else came meanwhile, and has the epoch that would have been ours, or a later one.
-                Err(CommitError::Declined(_)) => Ok(false),
-                Err(error) => Err(error),
-            }
-        };
-        // In a task of its own: if the caller goes away nobody else could tell whether it was us.
-        let taking_over = tokio::spawn(async move { ours.get_or_try_init(take_over).await.copied() });
-        taking_over.await.map_err(|error| CommitError::Store(StoreError::Unavailable(error.to_string())))?
-    }
-}
-
-/// Makes the rooms ours; returns the epoch that they are then in.
-async fn take_over(store: &dyn Store) -> Result<u64, StoreError> {
-    loop {
-        let epoch = store.epoch().await?.saturating_add(1);
-        match store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
-            Ok(_) => return Ok(epoch),
-            // Somebody else does the same at the same time, and one of us is first.
-            Err(CommitError::Declined(_)) => {}
-            Err(CommitError::Store(error)) => return Err(error),
-            Err(CommitError::Refused(refusal)) => {
-                return Err(StoreError::Unavailable(refusal.to_string()));
-            }
-        }
     }
 }

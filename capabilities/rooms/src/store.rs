@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_engine::log::{Commits, ReadsTable, Status, StoreError};
+use tidings_engine::log::{ChangeFeed, Commits, ReadsTable, Status, StoreError};
 use tidings_model::{LogId, Position, ProjectId, RoomId, Timestamp, UserId};
 
 use crate::table::{Declined, Devices, Table};
 
 /// What rooms need of a store beside its logs.
-pub trait Store: Commits<Table> {
+pub trait Store: Commits<Table> + ChangeFeed<Table> {
     /// Who has the rooms.
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>>;
 
@@ -136,7 +136,7 @@ pub struct Silent {
     pub last: Option<(LogId, UserId)>,
 }
 
-impl<S: ReadsTable<Table>> Store for S {
+impl<S: ReadsTable<Table> + ChangeFeed<Table>> Store for S {
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
         std::future::ready(Ok(self.with_table(|table, _| table.epoch()))).boxed()
     }

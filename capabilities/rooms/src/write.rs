@@ -12,6 +12,7 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 
 use crate::active::{Active, InFlight, Marks};
 use crate::idempotency::Answer;
+use crate::ownership::Tenure;
 use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 use tidings_engine::DetachOnDrop;
@@ -48,6 +49,8 @@ impl Rooms {
         let inner = &self.inner;
         check(&events, producer.as_ref(), inner.options.payload_bytes)?;
         let producer = producer.map(|producer| of_user(user, producer));
+        // Before the room is looked at: who begins to lead reads it anew.
+        let tenure = inner.writing().await?;
         let active = inner.active(room.log).await?;
         let now = inner.now();
         let (kept, ephemeral): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
@@ -60,8 +63,8 @@ impl Rooms {
             let stamp = |n: usize| producer.as_ref().filter(|_| n == 0);
             let payloads = kept.iter().enumerate().map(|(n, event)| event.stored(now, stamp(n))).collect();
             let kinds = kept.iter().map(|event| event.kind).collect();
-            let appending =
-                Appending { log: room.log, active: active.clone(), kinds, payloads, producer, now };
+            let (log, active) = (room.log, active.clone());
+            let appending = Appending { tenure, log, active, kinds, payloads, producer, now };
             match appending.run(inner).await? {
                 Landed::Now(appended) => kept_at = places(appended.first, kept.len()),
                 Landed::Before(events) => return Ok(Written { events, duplicate: true }),
@@ -125,6 +128,7 @@ fn places(first: Position, count: usize) -> Vec<Cursor> {
 
 /// An append to a room.
 struct Appending {
+    tenure: Arc<Tenure>,
     log: LogId,
     active: Arc<Active>,
     kinds: Vec<Kind>,
@@ -155,7 +159,7 @@ impl Appending {
     }
 
     async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
-        let Self { log, active, kinds, payloads, producer, now } = self;
+        let Self { tenure, log, active, kinds, payloads, producer, now } = self;
         let _appending = active.appending.read().await;
         let count = payloads.len();
         let (least, in_flight) = InFlight::set_out(&inner, log, active.clone(), count as u64, now);
@@ -166,7 +170,7 @@ impl Appending {
         };
         let marks = Marks { kept: true, reacted: kinds.contains(&Kind::Reaction) };
         let commit = marking(Commit::new().with(append), log, active.marks(), marks, now);
-        let appended = inner.commit(commit).await?.appended();
+        let appended = inner.commit_in(&tenure, commit).await?.appended();
         in_flight.arrived(appended.last);
         active.marked(marks);
         inner.counts.written(kinds);

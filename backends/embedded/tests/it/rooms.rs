@@ -13,6 +13,7 @@ use futures_util::FutureExt;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, OpenError, Options};
 use tidings_engine::deliver::{Batch, Encode, FrameChunks, Step};
+use tidings_engine::duty::Leadership;
 use tidings_engine::log::{Logs, Span, StoreError};
 use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
 use tidings_model::{DeviceId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
@@ -76,7 +77,8 @@ async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Se
 
 async fn take_over(store: &Embedded<Table>, clock: &ManualClock) -> Result<Rooms, StoreError> {
     let (clock, rng): (Arc<dyn Clock>, _) = (Arc::new(clock.clone()), Arc::new(Rng::seeded(7)));
-    Rooms::open(Arc::new(store.clone()), Bus::new(), clock, rng, <_>::default(), &Metrics::new()).await
+    let (store, metrics) = (Arc::new(store.clone()), Metrics::new());
+    Rooms::open(store, Bus::new(), clock, rng, <_>::default(), &metrics, Leadership::alone()).await
 }
 
 fn project() -> ProjectId {
@@ -344,7 +346,7 @@ async fn who_is_there_hears_all_typing_that_is_not_counted_as_dropped_while_many
     let disk = Arc::new(SimulatedDisk::new());
     let store = Embedded::<Table>::open(disk, small(), bus.clone(), clock.clone()).expect("new");
     let rng = Arc::new(Rng::seeded(7));
-    let opened = Rooms::open(Arc::new(store), bus, clock, rng, <_>::default(), &metrics);
+    let opened = Rooms::open(Arc::new(store), bus, clock, rng, <_>::default(), &metrics, Leadership::alone());
     let rooms = opened.await.expect("open");
     let id = RoomId::parse("r").expect("an id");
     rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");

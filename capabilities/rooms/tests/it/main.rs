@@ -3,6 +3,7 @@
 mod cursors;
 mod members;
 mod producers;
+mod replicas;
 mod seen;
 mod sweeping;
 mod typing;

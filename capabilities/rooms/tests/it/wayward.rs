@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Committed, Logs, Memory, Page, ReadError, Span, Status, StoreError,
+    ChangeFeed, Commit, CommitError, Commits, Committed, Logs, Memory, Observer, Page, ReadError, Span,
+    Status, StoreError,
 };
 use tidings_model::{LogId, Position, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
@@ -116,6 +117,12 @@ impl Commits<Table> for Wayward {
             committed
         }
         .boxed()
+    }
+}
+
+impl ChangeFeed<Table> for Wayward {
+    fn observe(&self, observer: &Arc<dyn Observer<Table>>) {
+        self.memory.observe(observer);
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tidings_engine::deliver::{Batch, Encode, FrameChunks, Step, Subscription};
+use tidings_engine::duty::Leadership;
 use tidings_engine::log::Memory;
 use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
 use tidings_model::{DeviceId, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
@@ -37,13 +38,19 @@ impl World {
         let (bus, clock, metrics) = (Bus::new(), ManualClock::at(START), Metrics::new());
         let store = Memory::new(bus.clone(), Arc::new(clock.clone()));
         let faults = Faults::default();
-        let rooms = open(&store, &faults, &bus, &clock, &options, &metrics).await;
+        let rooms = open(&store, &faults, &bus, &clock, &options, &metrics, Leadership::alone()).await;
         Self { store, faults, bus, clock, metrics, options, rooms }
     }
 
     /// Somebody else takes the rooms over, as a server does that is started again.
     pub async fn taken_over(&self) -> Rooms {
-        open(&self.store, &self.faults, &self.bus, &self.clock, &self.options, &self.metrics).await
+        self.node(Leadership::alone()).await
+    }
+
+    /// Rooms over the same store, of a node that leads when it is told so.
+    pub async fn node(&self, leadership: Leadership) -> Rooms {
+        let Self { store, faults, bus, clock, metrics, options, .. } = self;
+        open(store, faults, bus, clock, options, metrics, leadership).await
     }
 
     pub async fn restart(&mut self) {
@@ -106,11 +113,12 @@ async fn open(
     clock: &ManualClock,
     options: &Options,
     metrics: &Metrics,
+    leadership: Leadership,
 ) -> Rooms {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let rng = Arc::new(Rng::seeded(7));
     let store = Wayward { memory: store.clone(), faults: faults.clone() };
-    let opened = Rooms::open(Arc::new(store), bus.clone(), clock, rng, options.clone(), metrics);
+    let opened = Rooms::open(Arc::new(store), bus.clone(), clock, rng, options.clone(), metrics, leadership);
     opened.await.expect("open")
 }
 
