@@ -435,7 +435,7 @@ mod tests {
         assert!(reader.verify_admin_key(admin.reveal()).is_some());
         writer.remove(&app).await.expect("it was there");
         reader.some_removed().await;
-        assert_eq!(reader.removing(), [app.clone()]);
+        assert_eq!(reader.removing(), std::slice::from_ref(&app));
         writer.forget(&app).await.expect("nothing is left of it");
         assert!(reader.removing().is_empty());
     }

@@ -1,14 +1,15 @@
 //! Rooms: conversations whose events have ULIDs as cursors, resumed without gaps.
 //!
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
-//! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to), [`write`](mod@write)
-//! with `idempotency` (what a repeated request is told) and [`read`]; then [`members`] with `leases` (who may hear it, until when),
+//! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to),
+//! `caches` (what of it follows the table), `ownership` (when this node may write), [`write`](mod@write) with `idempotency`
+//! (what a repeated request is told) and [`read`]; then [`members`] with `leases` (who may hear it, until when),
 //! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`reader_limits`] (who comes too often) and [`table`]
 //! with [`store`] (what is stored, and the contract a store keeps for it).
 //!
 //! Invariants: cursors of a room only grow, over all kinds of events, whatever the clock does and however often the server
 //! starts, and none is given twice. Nobody is shown an event while one with a lower cursor may still come. Only who
-//! took over last writes. Nothing that is committed after a member was removed reaches it.
+//! leads and took over last writes. Nothing that is committed after a member was removed reaches it.
 //! Not here: SSE, WebSocket, status codes (`api`); records and their order (`engine::log`).
 
 mod active;

@@ -1,6 +1,6 @@
 //! What is stored of rooms beside their events: who has them, who belongs to them, and how far everybody has seen.
 //!
-//! The rooms of a store belong to one server at a time, who says so by raising the epoch ([`Change::TakeOver`]). Everything
+//! The rooms of a store belong to one node at a time, which says so by raising the epoch ([`Change::TakeOver`]). Everything
 //! it commits from then on carries [`Change::Owned`], which is refused once somebody else has taken over.
 //!
 //! What a store is asked of these tables is [`Store`](crate::Store).
