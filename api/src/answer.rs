@@ -11,8 +11,7 @@ use crate::Api;
 use crate::dev_mode::{self, Shows};
 use crate::error::ApiError;
 use crate::request_limiter::HeadBytes;
-use crate::rooms::PREFIX as ROOMS;
-use crate::{credential, path};
+use crate::{capability, credential, path};
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
@@ -117,7 +116,7 @@ impl Origin {
         let path = request.uri().path();
         let named = || credential::project_of(gate, request);
         let project = match path::project_of(path) {
-            None if path.starts_with(ROOMS) => match named() {
+            None if capability::has_project_of_token(path) => match named() {
                 // A browser asks before it sends the token. What it sends then is admission by the token's project.
                 None if *request.method() == Method::OPTIONS && !gate.is_open() => {
                     return page.map_or(Self::Foreign, |page| Self::of_any_project(gate, page));

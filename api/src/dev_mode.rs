@@ -6,7 +6,7 @@
 //! credential is validated by what a browser says of the page that sent it.
 //!
 //! [`check`] is the one check, called for every request before its handler: on the straight way of appends
-//! ([`crate::front`]), through the routes, and for the first request of a connection, which takes the routes too.
+//! ([`crate::fast_path`]), through the routes, and for the first request of a connection, which takes the routes too.
 
 use std::net::IpAddr;
 

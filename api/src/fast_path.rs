@@ -1,8 +1,8 @@
-//! The way in: appends to streams and rooms, which are asked for most, go straight to their handler; all else goes through
-//! the routes.
+//! The way in: requests for which a capability has a fast path go straight to their handler; all others go through the
+//! router.
 //!
 //! What stands around every route is the same here, called one after the other instead of through layers of services,
-//! which cost more than an append itself.
+//! which cost more than an append itself. Both ways give the same answers (`testing/tests/it/ways_in.rs`).
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -12,25 +12,23 @@ use std::task::{Context, Poll, ready};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::Method;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
 use http_body::Body as _;
 use tidings_engine::Clock;
-use tidings_model::ProjectId;
-use tidings_streams::StreamKey;
 use tower_service::Service;
 
 use crate::answer::{Admission, finished};
 use crate::credential::Caller;
 use crate::request_limiter::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
-use crate::{Api, path, rooms, streams};
+use crate::{Api, capability};
 
 /// Answers requests.
 #[derive(Clone)]
 pub struct FastPath {
-    /// Set where appends are served.
+    /// Set where fast paths are taken.
     straight: Option<Api>,
     router: Router,
     clock: Arc<dyn Clock>,
@@ -49,17 +47,17 @@ impl FastPath {
         Self { straight: None, clock: api.gate.clock().clone(), router: crate::operators_router(api) }
     }
 
-    /// Answers a request. What the routes must know of its connection is put into it by `prepare`; an append need not know.
+    /// Answers a request. What the routes must know of its connection is put into it by `prepare`; fast paths need not know.
     pub fn answer<B>(&self, request: axum::http::Request<B>, prepare: impl FnOnce(&mut Request)) -> Answering
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
         let mut request = request.map(Body::new);
-        if let Some(api) = self.straight.as_ref().filter(|_| request.method() == Method::POST)
-            && let Some((template, goal)) = Goal::of(request.uri().path())
+        if let Some(api) = &self.straight
+            && let Some(answering) = capability::fast_path(api, &mut request)
         {
-            return Answering::Straight(Box::pin(append(api.clone(), template, goal, request)));
+            return Answering::Straight(answering);
         }
         prepare(&mut request);
         let unread = (!request.body().is_end_stream()).then(|| {
@@ -74,52 +72,58 @@ impl FastPath {
     }
 }
 
-/// What is appended to.
-#[derive(Debug, PartialEq, Eq)]
-enum Goal {
-    Stream(StreamKey),
-    Room(ProjectId, String),
+/// Answers one kind of request without the router.
+pub trait FastHandler: Send + Sync + 'static {
+    /// The answer to a request that was let in.
+    fn answer(&self, request: Admitted<'_>) -> impl Future<Output = Response> + Send;
 }
 
-impl Goal {
-    /// That of a path, and the route that the path would take. What is not plain is for the routes to validate.
-    fn of(path: &str) -> Option<(&'static str, Self)> {
-        if let Some((project, room)) = rooms::written_to(path) {
-            let project = ProjectId::parse(project).ok().filter(|project| !project.is_reserved())?;
-            return Some((rooms::EVENTS, Self::Room(project, room.to_owned())));
-        }
-        let template =
-            if path.starts_with("/v1/stream/") { "/v1/stream/{*id}" } else { "/v1/{project}/stream/{*id}" };
-        let stream = path::stream_at(path).ok()?;
-        let named = template.starts_with("/v1/{");
-        (!named || !stream.project.is_reserved()).then_some((template, Self::Stream(stream)))
-    }
+/// A request that was let in.
+pub struct Admitted<'a> {
+    /// What handlers stand on.
+    pub api: &'a Api,
+    /// Who sent it.
+    pub caller: &'a Caller,
+    /// Its headers, without the credential.
+    pub headers: &'a HeaderMap,
+    /// Its body.
+    pub body: &'a mut Upload,
 }
 
-async fn append(api: Api, template: &'static str, goal: Goal, mut request: Request) -> Response {
+/// Takes a request and answers it with a handler, as the router would at the route of this template.
+pub fn serve(
+    api: &Api,
+    template: &'static str,
+    request: &mut Request,
+    handler: impl FastHandler,
+) -> BoxFuture<'static, Response> {
+    Box::pin(answer(api.clone(), template, std::mem::take(request), handler))
+}
+
+async fn answer(
+    api: Api,
+    template: &'static str,
+    mut request: Request,
+    handler: impl FastHandler,
+) -> Response {
     let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
     let Admission { admitted, origin, content } = Admission::of(&api, &request, head, caller.shows());
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
-    let answered = match (admitted, &goal) {
-        (Err(error), _) => error.into_response(),
-        (Ok(()), Goal::Stream(stream)) => {
-            streams::append_to(&api, stream, &caller, &parts.headers, &mut upload).await.into_response()
-        }
-        (Ok(()), Goal::Room(project, room)) => {
-            // Boxed, so that appends to streams do not carry the room for it.
-            let writing =
-                Box::pin(rooms::write::write_to(&api, project, room, &caller, &parts.headers, &mut upload));
-            writing.await.into_response()
+    let answered = match admitted {
+        Err(error) => error.into_response(),
+        Ok(()) => {
+            let request = Admitted { api: &api, caller: &caller, headers: &parts.headers, body: &mut upload };
+            handler.answer(request).await
         }
     };
     let mut response = finished(answered, origin, content);
     api.observe.end(&seen, &mut response);
     if is_lost_on(&response, &upload) {
         let sending = Sending::of(parts.version, &parts.headers);
-        // Boxed, so that appends that are taken do not carry the room for it.
+        // Boxed, so that requests whose body is read do not carry the room for it.
         Box::pin(read_on(upload, sending, &**api.gate.clock(), &mut response)).await;
     }
     response
@@ -168,38 +172,6 @@ impl Future for Answering {
                     *this = Self::Straight(Box::pin(unread.answer(upload, response)));
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_plain_paths_of_streams_and_rooms_go_straight() {
-        let name = |path| match Goal::of(path)?.1 {
-            Goal::Stream(stream) => Some(stream.to_string()),
-            Goal::Room(project, room) => Some(format!("{project} room {room}")),
-        };
-        assert_eq!(name("/v1/stream/a/b").as_deref(), Some("_default/a/b"));
-        assert_eq!(name("/v1/app/stream/a%20b").as_deref(), Some("app/a b"));
-        assert_eq!(name("/v1/app/rooms/general/events").as_deref(), Some("app room general"));
-        for other in [
-            "/v1/projects/stream/tokens",
-            "/v1/config/stream/x",
-            "/v1/_default/stream/x",
-            "/v1/a%20b/stream/x",
-            "/v1/app/streams",
-            "/v1/app/publish/x",
-            "/v1/stream/",
-            "/v1/app/rooms/a%20b/events",
-            "/v1/projects/rooms/r/events",
-            "/v1/app/rooms//events",
-            "/v1/app/rooms/r/members",
-            "/health",
-        ] {
-            assert_eq!(name(other), None, "{other}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP: the only crate that knows status codes and what clients see.
 //!
-//! A handler translates, a capability decides. Read [`router`], then a capability's files ([`streams`], [`listing`],
+//! A handler translates, a capability decides. Read [`capability`] (what each brings), then a capability's files ([`streams`], [`listing`],
 //! [`sessions`] with [`envelope`], [`rooms`]), then
 //! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
 //! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
@@ -12,6 +12,7 @@
 
 mod answer;
 mod budget;
+mod capability;
 mod credential;
 mod dev_mode;
 mod document;
@@ -40,7 +41,6 @@ mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{delete, get, post};
 use tidings_auth::Gate;
 use tidings_engine::Rng;
 use tidings_engine::duty::Stopped;
@@ -122,48 +122,16 @@ pub struct Parts {
 
 /// All routes.
 pub fn router(api: Api) -> Router {
-    routes().into_router(api)
+    capability::routes().into_router(api)
 }
 
 /// The templates of all routes.
 pub fn templates() -> Vec<&'static str> {
-    routes().templates()
+    capability::routes().templates()
 }
 
 /// What operators ask, on a listener of its own: metrics without credentials.
 pub fn operators_router(api: Api) -> Router {
-    operators_routes()
+    operations::routes(Routes::new())
         .into_router(Api::new(Parts { metrics_access: MetricsAccess::Open, ..Parts::clone(&api) }))
-}
-
-fn routes() -> Routes {
-    operators_routes()
-        .route("/openapi.json", get(document::describe_interface))
-        .route("/v1/stream/{*id}", streams::methods())
-        .route("/v1/{project}/stream/{*id}", streams::methods())
-        .route("/v1/{project}/streams", get(listing::list))
-        .route("/v1/{project}/subscribe", post(sessions::subscribe))
-        .route("/v1/{project}/unsubscribe", delete(sessions::unsubscribe))
-        .route("/v1/{project}/publish/{*id}", post(sessions::publish))
-        .route("/v1/{project}/session/{session}", get(sessions::describe).delete(sessions::delete))
-        .route("/v1/{project}/session/{session}/touch", post(sessions::touch))
-        .route(rooms::EVENTS, rooms::events())
-        .route("/v1/{project}/rooms/{room}/members", rooms::members())
-        .route("/v1/{project}/rooms/{room}/seen", rooms::seen())
-        .route(rooms::SUBSCRIBE, rooms::subscribe())
-        .route("/x/blue.catbird.mls.subscribeConvoEvents.ws", rooms::subscribe_websocket())
-        .route("/x/blue.catbird.mls.updateCursor", rooms::update_cursor())
-        .route("/v1/projects", projects::all())
-        .route("/v1/projects/{project}", projects::one())
-        .route("/v1/projects/{project}/keys", projects::keys())
-        .route("/v1/projects/{project}/keys/{kid}", projects::key())
-        .route("/v1/projects/{project}/tokens", projects::tokens())
-        .route("/v1/config/{project}", projects::config())
-}
-
-fn operators_routes() -> Routes {
-    Routes::new()
-        .route("/health", get(operations::health))
-        .route("/ready", get(operations::ready))
-        .route("/metrics", get(operations::metrics))
 }

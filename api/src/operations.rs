@@ -3,13 +3,25 @@
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use serde_json::{Value, json};
 use tidings_engine::log::StoreError;
 
 use crate::Api;
+use crate::capability::Capability;
 use crate::credential::Caller;
-use crate::document::{AnyRefusals, CallerRefusals, ErrorAnswer, StatusAnswer};
+use crate::document::{self, AnyRefusals, CallerRefusals, ErrorAnswer, StatusAnswer};
 use crate::error::ApiError;
+use crate::routes::Routes;
+
+/// Operations, and the description of the interface.
+pub const CAPABILITY: Capability =
+    Capability::new(|all| routes(all).route("/openapi.json", get(document::describe_interface)));
+
+/// The routes that are there on a listener for operators, too.
+pub fn routes(routes: Routes) -> Routes {
+    routes.route("/health", get(health)).route("/ready", get(ready)).route("/metrics", get(metrics))
+}
 
 /// Who may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,40 +15,25 @@ use tidings_model::{Pattern, ProjectId, limits};
 use utoipa::ToSchema;
 
 use crate::Api;
+use crate::capability::Capability;
 use crate::credential::Caller;
 use crate::document::AdminRefusals;
 use crate::error::ApiError;
 use crate::path::Segments;
+use crate::routes::Routes;
 use crate::wire::body;
 
-/// All projects.
-pub fn all() -> MethodRouter<Api> {
-    get(list).post(create)
-}
+/// What administration brings to the interface.
+pub const CAPABILITY: Capability = Capability::new(routes);
 
-/// One project.
-pub fn one() -> MethodRouter<Api> {
-    delete(remove)
-}
-
-/// The keys of a project.
-pub fn keys() -> MethodRouter<Api> {
-    post(rotate_key)
-}
-
-/// A key of a project.
-pub fn key() -> MethodRouter<Api> {
-    delete(remove_key)
-}
-
-/// Tokens of a project.
-pub fn tokens() -> MethodRouter<Api> {
-    post(sign)
-}
-
-/// How a project is set.
-pub fn config() -> MethodRouter<Api> {
-    get(get_config).put(put_config)
+fn routes(routes: Routes) -> Routes {
+    routes
+        .route("/v1/projects", get(list).post(create))
+        .route("/v1/projects/{project}", delete(remove))
+        .route("/v1/projects/{project}/keys", post(rotate_key))
+        .route("/v1/projects/{project}/keys/{kid}", delete(remove_key))
+        .route("/v1/projects/{project}/tokens", post(sign))
+        .route("/v1/config/{project}", get(get_config).put(put_config))
 }
 
 /// Lists the projects that are stored. Needs the admin key, as all that is under `/v1/projects` does.

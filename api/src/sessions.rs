@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
+use axum::routing::{delete as delete_at, get, post};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use tidings_auth::{Action, Resource};
@@ -14,13 +15,27 @@ use tidings_streams::StreamKey;
 use utoipa::ToSchema;
 
 use crate::Api;
+use crate::capability::Capability;
 use crate::credential::Caller;
 use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::{ProjectPath, Segments, StreamPath, refuse_reserved, unaliased};
+use crate::routes::Routes;
 use crate::streams::appended_answer;
 use crate::wire::{body, header as names, request};
 use tidings_engine::DetachOnDrop;
+
+/// What sessions bring to the interface.
+pub const CAPABILITY: Capability = Capability::new(routes);
+
+fn routes(routes: Routes) -> Routes {
+    routes
+        .route("/v1/{project}/subscribe", post(subscribe))
+        .route("/v1/{project}/unsubscribe", delete_at(unsubscribe))
+        .route("/v1/{project}/publish/{*id}", post(publish))
+        .route("/v1/{project}/session/{session}", get(describe).delete(delete))
+        .route("/v1/{project}/session/{session}/touch", post(touch))
+}
 
 /// What stands in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use tidings_auth::{Action, Denied, Pass};
 use tidings_engine::deliver::{Batch, Encode, Frame, FrameChunks, Step, Subscription};
 use tidings_model::{Position, Producer};
@@ -16,24 +17,75 @@ use tidings_streams::{
     StreamKey, Wish,
 };
 
-use crate::Api;
+use crate::capability::Capability;
 use crate::credential::Caller;
 use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
 use crate::encoded::{Encoded, Form};
 use crate::error::ApiError;
+use crate::fast_path::{self, Admitted, FastHandler};
 use crate::live::{FeedOptions, Transport};
 use crate::messages::Messages;
-use crate::path::{StreamPath, refuse_reserved};
+use crate::path::{self, StreamPath, refuse_reserved};
+use crate::routes::Routes;
 use crate::sse::{self, Encoding, Sse};
 use crate::websocket::Upgrade;
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
 use crate::wire::{body, cursor, header as names, offset, payload, request, time};
+use crate::{Api, listing};
 use tidings_engine::DetachOnDrop;
 
-/// What can be done with a stream.
-pub fn methods() -> MethodRouter<Api> {
-    get(read).head(describe).put(create).post(append).delete(delete)
+/// What streams bring to the interface.
+pub const CAPABILITY: Capability = Capability { stays_open, fast_path, ..Capability::new(routes) };
+
+/// A stream of the default project.
+const UNNAMED: &str = "/v1/stream/{*id}";
+/// A stream of a project.
+const NAMED: &str = "/v1/{project}/stream/{*id}";
+
+fn routes(routes: Routes) -> Routes {
+    let methods = || get(read).head(describe).put(create).post(append).delete(delete);
+    routes
+        .route(UNNAMED, methods())
+        .route(NAMED, methods())
+        .route("/v1/{project}/streams", get(listing::list))
+}
+
+fn stays_open(_path: &str, query: &str) -> bool {
+    query.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket")
+}
+
+/// Appends.
+fn fast_path(api: &Api, request: &mut Request) -> Option<BoxFuture<'static, Response>> {
+    if request.method() != Method::POST {
+        return None;
+    }
+    let (template, appending) = Appending::to(request.uri().path())?;
+    Some(fast_path::serve(api, template, request, appending))
+}
+
+/// What is appended to.
+struct Appending(StreamKey);
+
+impl Appending {
+    /// The stream of a path, and the template that the path has. What is not plain is for the router.
+    fn to(path: &str) -> Option<(&'static str, Self)> {
+        let rest = path.strip_prefix("/v1/")?;
+        if rest.starts_with("stream/") {
+            return Some((UNNAMED, Self(path::stream_at(path).ok()?)));
+        }
+        // Seen before an error would be made for it.
+        rest.split_once('/').filter(|(_, rest)| rest.starts_with("stream/"))?;
+        let stream = path::stream_at(path).ok().filter(|stream| !stream.project.is_reserved())?;
+        Some((NAMED, Self(stream)))
+    }
+}
+
+impl FastHandler for Appending {
+    async fn answer(&self, request: Admitted<'_>) -> Response {
+        let Admitted { api, caller, headers, body } = request;
+        append_to(api, &self.0, caller, headers, body).await.into_response()
+    }
 }
 
 /// Creates a stream, with its first content.
@@ -625,4 +677,31 @@ fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
     let scheme = parts.extensions.get().copied().unwrap_or(Scheme::Http).as_str();
     HeaderValue::from_str(&format!("{scheme}://{host}{}", parts.uri.path()))
         .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_paths_of_streams_have_a_fast_path() {
+        let name =
+            |path| Appending::to(path).map(|(template, Appending(stream))| (template, stream.to_string()));
+        assert_eq!(name("/v1/stream/a/b"), Some((UNNAMED, "_default/a/b".to_owned())));
+        assert_eq!(name("/v1/app/stream/a%20b"), Some((NAMED, "app/a b".to_owned())));
+        assert_eq!(name("/v1/stream/rooms/r/events"), Some((UNNAMED, "_default/rooms/r/events".to_owned())));
+        for other in [
+            "/v1/projects/stream/tokens",
+            "/v1/config/stream/x",
+            "/v1/_default/stream/x",
+            "/v1/a%20b/stream/x",
+            "/v1/app/streams",
+            "/v1/app/publish/x",
+            "/v1/app/rooms/r/events",
+            "/v1/stream/",
+            "/health",
+        ] {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
 }

@@ -71,7 +71,7 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     let mut head = httparse::Request::new(&mut headers);
     let httparse::Status::Complete(length) = head.parse(bytes).ok()? else { return None };
     let path = head.path?;
-    if head.method != Some("GET") || head.version != Some(1) || !live::stays(path) {
+    if head.method != Some("GET") || head.version != Some(1) || !live::stays_open(path) {
         return None;
     }
     let mut request = Request::new(Body::empty());

@@ -32,9 +32,9 @@ use tidings_engine::deliver::Subscription;
 use tidings_model::limits;
 
 use crate::error::ApiError;
-use crate::rooms;
 use crate::websocket::{Connection, Limits, Upgrade};
 
+pub use crate::capability::stays_open;
 pub use connection_handle::ConnectionHandle;
 pub use connections::LiveConnections;
 pub use feed::{End, Feed, Wire};
@@ -45,16 +45,6 @@ pub use socket::Socket;
 /// Put into a request by whoever can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawSocket;
-
-/// Whether the answer to a `GET` of this path and query stays, if it is not refused.
-pub fn stays(path: &str) -> bool {
-    match path.split_once('?') {
-        Some((path, query)) => {
-            query.split('&').any(|pair| pair == "live=sse" || pair == "live=websocket") || rooms::stays(path)
-        }
-        None => rooms::stays(path),
-    }
-}
 
 /// A feed in an answer, for whoever has the socket.
 #[derive(Clone)]

@@ -16,51 +16,43 @@ mod pairs;
 mod protocol;
 pub mod write;
 
-use axum::routing::{MethodRouter, get, post};
+use axum::extract::Request;
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use futures_util::future::BoxFuture;
+use tidings_model::ProjectId;
 
 use crate::Api;
+use crate::capability::Capability;
+use crate::fast_path::{self, Admitted, FastHandler};
+use crate::routes::Routes;
+
+/// What rooms bring to the interface.
+pub const CAPABILITY: Capability =
+    Capability { stays_open, fast_path, token_project_prefix: Some(PREFIX), ..Capability::new(routes) };
 
 /// Where events of a room are written and followed.
-pub const EVENTS: &str = "/v1/{project}/rooms/{room}/events";
+const EVENTS: &str = "/v1/{project}/rooms/{room}/events";
 
 /// Paths of the protocol, which name no project: it is that of the token.
-pub const PREFIX: &str = "/x/blue.catbird.mls.";
+const PREFIX: &str = "/x/blue.catbird.mls.";
 
 /// The path of a subscription as clients of the protocol know it; with `.ws` it is a WebSocket.
-pub const SUBSCRIBE: &str = "/x/blue.catbird.mls.subscribeConvoEvents";
+const SUBSCRIBE: &str = "/x/blue.catbird.mls.subscribeConvoEvents";
 
-/// `/v1/{project}/rooms/{room}/events`.
-pub fn events() -> MethodRouter<Api> {
-    get(follow::follow).post(write::write_events)
-}
-
-/// `/v1/{project}/rooms/{room}/members`.
-pub fn members() -> MethodRouter<Api> {
-    get(write::read_members).post(write::change_members)
-}
-
-/// `/v1/{project}/rooms/{room}/seen`.
-pub fn seen() -> MethodRouter<Api> {
-    get(write::read_seen).post(write::write_seen)
-}
-
-/// [`SUBSCRIBE`].
-pub fn subscribe() -> MethodRouter<Api> {
-    get(follow::subscribe)
-}
-
-/// [`SUBSCRIBE`] with `.ws`.
-pub fn subscribe_websocket() -> MethodRouter<Api> {
-    get(follow::subscribe_websocket)
-}
-
-/// `/x/blue.catbird.mls.updateCursor`.
-pub fn update_cursor() -> MethodRouter<Api> {
-    post(write::update_cursor)
+fn routes(routes: Routes) -> Routes {
+    routes
+        .route(EVENTS, get(follow::follow).post(write::write_events))
+        .route("/v1/{project}/rooms/{room}/members", get(write::read_members).post(write::change_members))
+        .route("/v1/{project}/rooms/{room}/seen", get(write::read_seen).post(write::write_seen))
+        .route(SUBSCRIBE, get(follow::subscribe))
+        .route("/x/blue.catbird.mls.subscribeConvoEvents.ws", get(follow::subscribe_websocket))
+        .route("/x/blue.catbird.mls.updateCursor", post(write::update_cursor))
 }
 
 /// Whether the answer to a `GET` of this path stays.
-pub fn stays(path: &str) -> bool {
+fn stays_open(path: &str, _query: &str) -> bool {
     if let Some(rest) = path.strip_prefix(SUBSCRIBE) {
         return rest.is_empty() || rest == ".ws";
     }
@@ -75,9 +67,35 @@ fn events_of(path: &str) -> Option<(&str, &str)> {
     (plain(project) && plain(room)).then_some((project, room))
 }
 
-/// The same, if they stand there as they are.
-pub fn written_to(path: &str) -> Option<(&str, &str)> {
-    events_of(path).filter(|_| !path.contains('%'))
+/// Writes of events.
+fn fast_path(api: &Api, request: &mut Request) -> Option<BoxFuture<'static, Response>> {
+    if request.method() != Method::POST {
+        return None;
+    }
+    let writing = Writing::to(request.uri().path())?;
+    Some(fast_path::serve(api, EVENTS, request, writing))
+}
+
+/// Where events are written to.
+struct Writing {
+    project: ProjectId,
+    room: String,
+}
+
+impl Writing {
+    /// The room of a path, if it stands there as it is. What is not plain is for the router.
+    fn to(path: &str) -> Option<Self> {
+        let (project, room) = events_of(path).filter(|_| !path.contains('%'))?;
+        let project = ProjectId::parse(project).ok().filter(|project| !project.is_reserved())?;
+        Some(Self { project, room: room.to_owned() })
+    }
+}
+
+impl FastHandler for Writing {
+    async fn answer(&self, request: Admitted<'_>) -> Response {
+        let Admitted { api, caller, headers, body } = request;
+        write::write_to(api, &self.project, &self.room, caller, headers, body).await.into_response()
+    }
 }
 
 #[cfg(test)]
@@ -87,12 +105,28 @@ mod tests {
     #[test]
     fn what_follows_a_room_stays() {
         for path in ["/v1/app/rooms/r/events", SUBSCRIBE, "/x/blue.catbird.mls.subscribeConvoEvents.ws"] {
-            assert!(stays(path), "{path}");
+            assert!(stays_open(path, ""), "{path}");
         }
         for path in
             ["/", "/v1/app/rooms/r/members", "/v1/app/rooms/r/events/x", "/x/blue.catbird.mls.updateCursor"]
         {
-            assert!(!stays(path), "{path}");
+            assert!(!stays_open(path, ""), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_plain_paths_of_events_have_a_fast_path() {
+        let name = |path| Writing::to(path).map(|it| format!("{} {}", it.project, it.room));
+        assert_eq!(name("/v1/app/rooms/general/events").as_deref(), Some("app general"));
+        for other in [
+            "/v1/app/rooms/a%20b/events",
+            "/v1/projects/rooms/r/events",
+            "/v1/app/rooms//events",
+            "/v1/app/rooms/r/members",
+            "/v1/stream/rooms/r/events",
+            "/health",
+        ] {
+            assert_eq!(name(other), None, "{other}");
         }
     }
 }
