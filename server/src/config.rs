@@ -27,8 +27,10 @@ use tidings_model::limits;
 
 use tidings_api::Spans;
 
+use crate::capabilities;
 use crate::options::{LimitOptions, LogOptions, ObserveOptions, TlsOptions};
-use crate::serve::{Access, ServerOptions, StoreChoice};
+use crate::serve::{Access, ServerOptions};
+use crate::store::StoreChoice;
 use crate::tls::{Tls, TlsError};
 
 /// The complete configuration with its defaults, explained.
@@ -41,12 +43,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The folder of the data.
     pub data: PathBuf,
-    /// How streams are set.
-    pub streams: tidings_streams::Options,
-    /// How sessions are set.
-    pub sessions: tidings_sessions::Options,
-    /// How rooms are set.
-    pub rooms: tidings_rooms::Options,
+    /// How the capabilities are set.
+    pub capabilities: capabilities::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// How long the store waits for more commits before it writes.
@@ -84,9 +82,7 @@ impl Default for Config {
         Self {
             listen: ([127, 0, 0, 1], 4437).into(),
             data: PathBuf::from("./tidings-data"),
-            streams: tidings_streams::Options::default(),
-            sessions: tidings_sessions::Options::default(),
-            rooms: tidings_rooms::Options::default(),
+            capabilities: capabilities::Options::default(),
             limits: LimitOptions::default(),
             commit_window: Duration::ZERO,
             dev: false,
@@ -138,7 +134,8 @@ impl Config {
             let only = format!("use 127.0.0.1:{}, not {listen}", listen.port());
             wrong("metrics_listen", format!("listens only on this machine in dev mode: {only}"));
         }
-        let least = self.streams.max_append_bytes.saturating_mul(limits::BODY_BYTES_PROJECT_PART);
+        let least =
+            self.capabilities.streams.max_append_bytes.saturating_mul(limits::BODY_BYTES_PROJECT_PART);
         if self.limits.body_bytes_in_flight < least {
             let why = "a project has a quarter, and the largest append must fit into it";
             wrong(
@@ -181,9 +178,7 @@ impl Config {
         ServerOptions {
             seed: fastrand::u64(..),
             tls: self.tls(),
-            streams: self.streams,
-            sessions: self.sessions,
-            rooms: self.rooms,
+            capabilities: self.capabilities,
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: ObserveOptions {

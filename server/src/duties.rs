@@ -4,7 +4,7 @@
 //! by itself; one that does, or panics, is named in the log and makes [`Duties::failed`] resolve: without it the server
 //! would go on and quietly not do its work. Duties that one node of a cluster does alone ask [`Leadership`] first.
 //!
-//! [`of_server`] is the list of all duties; [`Duties::start`] runs a list.
+//! [`of_server`] lists all duties, those of the capabilities included; [`Duties::start`] runs a list.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,19 +18,14 @@ use tidings_api::LiveConnections;
 use tidings_auth::Projects;
 use tidings_engine::Clock;
 use tidings_engine::duty::{Leadership, Stopped};
-use tidings_rooms::Rooms;
-use tidings_sessions::Sessions;
-use tidings_streams::{Cleared, Streams};
+use tidings_streams::Cleared;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
-/// How often expired streams are removed, and records that no stream keeps. Nobody sees them once they are due, so this is
-/// only about space.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+use crate::capabilities::Capabilities;
+
 /// How often it is tried again to remove what a removed project had.
 const REMOVAL_INTERVAL: Duration = Duration::from_secs(5);
-/// How often the store is asked what is left to deliver to sessions, for publishers that went before they could tell.
-const BACKLOG_INTERVAL: Duration = Duration::from_secs(5);
 /// How often live answers are asked whether they may go on.
 const LIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the store is asked to give space back.
@@ -41,10 +36,8 @@ pub type Upkeep = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// What the server's own duties work on.
 pub struct Subjects {
-    /// The sessions, and the streams they stand on.
-    pub sessions: Sessions,
-    /// The rooms.
-    pub rooms: Rooms,
+    /// The capabilities, which have duties of their own.
+    pub capabilities: Capabilities,
     /// The projects.
     pub projects: Projects,
     /// The live answers.
@@ -57,30 +50,21 @@ pub struct Subjects {
 
 /// All duties of a server.
 pub fn of_server(subjects: Subjects) -> Vec<Duty> {
-    let Subjects { sessions, rooms, projects, live_connections, upkeep, clock } = subjects;
-    let streams = sessions.streams().clone();
-    let (expiring, retaining, cleaning, following, asking) =
-        (streams.clone(), streams.clone(), sessions.clone(), sessions.clone(), sessions.clone());
-    let (removing, removed_rooms, removal_clock) = (projects.clone(), rooms.clone(), clock.clone());
-    vec![
-        Duty::every("stream-expiry", SWEEP_INTERVAL, move || expire_streams(expiring.clone())),
-        Duty::every("stream-retention", SWEEP_INTERVAL, move || trim_streams(retaining.clone())),
+    let Subjects { capabilities, projects, live_connections, upkeep, clock } = subjects;
+    let mut duties = capabilities.duties();
+    let (removing, removal_clock) = (projects.clone(), clock.clone());
+    duties.extend([
         Duty::lasting("project-removal", move || {
-            remove_projects(streams.clone(), removed_rooms.clone(), removing.clone(), removal_clock.clone())
+            remove_projects(capabilities.clone(), removing.clone(), removal_clock.clone())
         }),
-        Duty::every("session-cleanup", sessions.options().cleanup_interval, move || {
-            clean_up_sessions(cleaning.clone())
-        }),
-        Duty::lasting("session-follower", move || following.clone().follow()),
-        Duty::every("session-backlog", BACKLOG_INTERVAL, move || look_for_backlog(asking.clone())),
-        Duty::lasting("rooms", move || rooms.clone().tend()),
         // Each node has readers and a store of its own.
         Duty::lasting("live-answers", move || {
             ask_lives(live_connections.clone(), projects.clone(), clock.clone())
         })
         .on_each_node(),
         Duty::every("store-upkeep", UPKEEP_INTERVAL, move || give_space_back(upkeep.clone())).on_each_node(),
-    ]
+    ]);
+    duties
 }
 
 /// One duty: what is done, how often, and on which nodes.
@@ -256,39 +240,6 @@ fn panic_of(error: JoinError) -> String {
     words.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
 }
 
-async fn expire_streams(streams: Streams) {
-    match streams.expire_due().await {
-        Ok(0) => {}
-        Ok(removed) => tracing::debug!(removed, "removed expired streams"),
-        Err(error) => tracing::warn!(%error, "could not remove expired streams; trying again later"),
-    }
-}
-
-async fn trim_streams(streams: Streams) {
-    match streams.trim_retained().await {
-        Ok(0) => {}
-        Ok(trimmed) => tracing::debug!(trimmed, "trimmed streams"),
-        Err(error) => tracing::warn!(%error, "could not trim streams; trying again later"),
-    }
-}
-
-async fn clean_up_sessions(sessions: Sessions) {
-    match sessions.clean_up().await {
-        Ok(cleaned) if cleaned.expired > 0 => {
-            let (expired, subscriptions) = (cleaned.expired, cleaned.subscriptions);
-            tracing::debug!(expired, subscriptions, "cleaned up sessions");
-        }
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "could not clean up sessions; trying again later"),
-    }
-}
-
-async fn look_for_backlog(sessions: Sessions) {
-    if let Err(error) = sessions.look_for_more().await {
-        tracing::warn!(%error, "could not see what is left to deliver; trying again later");
-    }
-}
-
 async fn give_space_back(upkeep: Upkeep) {
     if let Ok(Err(error)) = tokio::task::spawn_blocking(move || upkeep()).await {
         tracing::warn!(%error, "could not give space back; trying again later");
@@ -309,9 +260,9 @@ async fn ask_lives(live_connections: Arc<LiveConnections>, projects: Projects, c
 }
 
 /// Removes what removed projects had: at once, and what could not be removed later.
-async fn remove_projects(streams: Streams, rooms: Rooms, projects: Projects, clock: Arc<dyn Clock>) {
+async fn remove_projects(capabilities: Capabilities, projects: Projects, clock: Arc<dyn Clock>) {
     loop {
-        clear_removed(&streams, &rooms, &projects).await;
+        clear_removed(&capabilities, &projects).await;
         tokio::select! {
             () = clock.sleep(REMOVAL_INTERVAL) => {}
             () = projects.some_removed() => {}
@@ -320,17 +271,12 @@ async fn remove_projects(streams: Streams, rooms: Rooms, projects: Projects, clo
 }
 
 /// Removes what removed projects had, and frees the ids of those that have nothing left.
-async fn clear_removed(streams: &Streams, rooms: &Rooms, projects: &Projects) {
+async fn clear_removed(capabilities: &Capabilities, projects: &Projects) {
     for project in projects.removing() {
-        if let Err(error) = rooms.clear(&project).await {
-            tracing::warn!(%project, %error, "could not remove the rooms of a project; trying again later");
-            continue;
-        }
-        let cleared = streams.clear(&project).await;
-        let forgotten = match cleared {
+        let forgotten = match capabilities.clear(&project).await {
             Ok(Cleared::InPart) => continue,
             Ok(Cleared::Whole) => projects.forget(&project).await.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         };
         match forgotten {
             Ok(()) => tracing::info!(%project, "removed a project and all it had"),

@@ -1,5 +1,6 @@
 //! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
 
+mod capabilities;
 pub mod catalog;
 pub mod config;
 mod connections;
@@ -14,14 +15,17 @@ mod preface;
 mod progress;
 pub mod projects;
 pub mod serve;
+mod store;
 mod tls;
 mod usage;
 
+pub use capabilities::{CapabilityError, Options as CapabilityOptions};
 pub use catalog::Catalog;
 pub use config::Config;
 pub use connections::ConnectionOptions;
 pub use duties::Duty;
 pub use options::{LimitOptions, ObserveOptions, TlsOptions};
 pub use projects::{StoredProjects, SystemRandomness};
-pub use serve::{Access, Server, ServerOptions, StartError, StoreChoice};
+pub use serve::{Access, Server, ServerOptions, StartError};
+pub use store::StoreChoice;
 pub use tls::TlsError;

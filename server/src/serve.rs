@@ -2,54 +2,37 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_api::{
-    Api, BodyBudget, Drain, Envelopes, FastPath, LiveConnections, LiveContext, Observe, Parts,
-    RequestLimiter, RequestLimits,
+    Api, BodyBudget, Drain, FastPath, LiveConnections, LiveContext, Observe, Parts, RequestLimiter,
+    RequestLimits,
 };
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
-use tidings_embedded::{DirectoryLock, Embedded, OpenError};
+use tidings_embedded::{DirectoryLock, OpenError};
 use tidings_engine::deliver::Channels;
 use tidings_engine::duty::{Leadership, Stopped};
-use tidings_engine::log::{Memory, StoreError};
-use tidings_engine::metrics::{Kind, Name};
 use tidings_engine::{Bus, Clock, LimitHits, Metrics, Rng};
 use tidings_model::limits;
 use tidings_rooms::Rooms;
-use tidings_sessions::{Sessions, Undelivered};
-use tidings_streams::{Options, Streams};
+use tidings_sessions::Sessions;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::catalog::Catalog;
+use crate::capabilities::{self, Capabilities, CapabilityError, Foundation};
 use crate::connections::{self, ConnectionOptions, Connections, Counts};
-use crate::duties::{self, Duties, Duty, Subjects, Upkeep};
+use crate::duties::{self, Duties, Duty, Subjects};
 use crate::http::Http;
 use crate::options::{LimitOptions, ObserveOptions, TlsOptions};
-use crate::projects::{self, SystemRandomness};
+use crate::projects::SystemRandomness;
+use crate::store::StoreChoice;
 use crate::tls::{Tls, TlsError};
 use crate::usage;
 
 /// How long a server that stops waits for answers that are on their way.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where streams are kept.
-#[derive(Clone)]
-pub enum StoreChoice {
-    /// In memory, for as long as the process live_connections.
-    Memory,
-    /// In files.
-    Embedded {
-        /// The folder.
-        data: PathBuf,
-        /// How the store is set; its secret is drawn anew.
-        options: tidings_embedded::Options,
-    },
-}
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +48,9 @@ pub enum StartError {
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// The rooms cannot be taken over.
-    #[error("cannot take over the rooms: {0}")]
-    Rooms(StoreError),
+    /// A capability cannot be opened.
+    #[error(transparent)]
+    Capability(#[from] CapabilityError),
     /// Nobody could be told apart from anybody else.
     #[error(
         "there is no project and no admin key yet, so nobody could do anything.\n\
@@ -94,12 +77,8 @@ pub struct ServerOptions {
     pub clock: Arc<dyn Clock>,
     /// Seed of what is random.
     pub seed: u64,
-    /// How streams are set.
-    pub streams: Options,
-    /// How sessions are set.
-    pub sessions: tidings_sessions::Options,
-    /// How rooms are set.
-    pub rooms: tidings_rooms::Options,
+    /// How the capabilities are set.
+    pub capabilities: capabilities::Options,
     /// How much a client may ask.
     pub limits: LimitOptions,
     /// Who is let in.
@@ -122,9 +101,7 @@ impl ServerOptions {
             listen,
             clock,
             seed: 0,
-            streams: Options::default(),
-            sessions: tidings_sessions::Options::default(),
-            rooms: tidings_rooms::Options::default(),
+            capabilities: capabilities::Options::default(),
             limits: LimitOptions::default(),
             access: Access::default(),
             tls: None,
@@ -151,9 +128,7 @@ pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     bus: Bus,
-    channels: Channels,
-    sessions: Sessions,
-    rooms: Rooms,
+    capabilities: Capabilities,
     live_connections: Arc<LiveConnections>,
     clock: Arc<dyn Clock>,
     projects: Projects,
@@ -184,31 +159,23 @@ impl Server {
             StoreChoice::Memory => String::new(),
             StoreChoice::Embedded { data, .. } => format!(" --data {}", data.display()),
         };
-        let opened = open_store(options.store, &bus, &clock, &metrics)?;
-        let gate = open_gate(opened.projects, options.access, clock.clone(), data)?;
-        let connection_options = options.limits.connections(options.streams.slow_reader_timeout);
-        let streams = Streams::new(opened.store, bus.clone(), clock.clone(), options.streams)
-            .shaped(Arc::new(Envelopes::new(opened.sessions.clone())))
-            .held(Arc::new(Undelivered::new(opened.sessions.clone())));
-        if let Err(error) = streams.release_unreferenced().await {
-            tracing::warn!(%error, "could not remove sources whose forks have gone; trying again later");
-        }
-        let sessions = Sessions::new(streams.clone(), opened.sessions, options.sessions, &metrics);
+        let opened = options.store.open(&bus, &clock, &metrics)?;
+        let gate = open_gate(opened.store.clone(), options.access, clock.clone(), data)?;
+        let connection_options = options.limits.connections(options.capabilities.streams.slow_reader_timeout);
         let rng = Arc::new(Rng::seeded(options.seed));
-        let rooms = {
-            let (bus, clock, rng, leadership) =
-                (bus.clone(), clock.clone(), rng.clone(), options.leadership.clone());
-            let opening = Rooms::open(opened.rooms, bus, clock, rng, options.rooms, &metrics, leadership);
-            opening.await.map_err(StartError::Rooms)?
+        let capabilities = {
+            let (bus, clock, rng, metrics) = (bus.clone(), clock.clone(), rng.clone(), metrics.clone());
+            let leadership = options.leadership.clone();
+            let foundation = Foundation { store: opened.store, bus, clock, rng, metrics, leadership };
+            Capabilities::open(&foundation, options.capabilities).await?
         };
-        let (projects, channels) = (gate.projects().clone(), streams.channels().clone());
+        let projects = gate.projects().clone();
         let (drain, drained) = Drain::new();
         let live = LiveContext { clock: clock.clone(), live_connections: Arc::default() };
         let live_connections = live.live_connections.clone();
         let duties = {
             let own = duties::of_server(Subjects {
-                sessions: sessions.clone(),
-                rooms: rooms.clone(),
+                capabilities: capabilities.clone(),
                 projects: projects.clone(),
                 live_connections: live_connections.clone(),
                 upkeep: opened.upkeep,
@@ -219,10 +186,11 @@ impl Server {
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &rng, options.observe.spans));
         let request_limiter = Arc::new(RequestLimiter::new(options.limits.request_limiter(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
+        let Capabilities { streams, sessions, rooms } = capabilities.clone();
         let api = Api::new(Parts {
             streams,
-            sessions: sessions.clone(),
-            rooms: rooms.clone(),
+            sessions,
+            rooms,
             gate,
             rng,
             drained,
@@ -262,9 +230,7 @@ impl Server {
             address,
             metrics_address,
             bus,
-            channels,
-            sessions,
-            rooms,
+            capabilities,
             live_connections,
             clock,
             projects,
@@ -316,17 +282,17 @@ impl Server {
 
     /// Who listens to what.
     pub fn channels(&self) -> &Channels {
-        &self.channels
+        self.capabilities.streams.channels()
     }
 
     /// Its rooms.
     pub fn rooms(&self) -> &Rooms {
-        &self.rooms
+        &self.capabilities.rooms
     }
 
     /// Its sessions.
     pub fn sessions(&self) -> &Sessions {
-        &self.sessions
+        &self.capabilities.sessions
     }
 
     /// All answers that stay.
@@ -400,53 +366,6 @@ async fn when_stopped(mut stopped: watch::Receiver<bool>) {
 /// Resolves when the server is gone: whoever watches it sees it drain.
 async fn when_dropped(mut stopped: watch::Receiver<bool>) {
     while stopped.changed().await.is_ok() {}
-}
-
-/// A store that was opened, with what belongs to it.
-struct Opened {
-    store: Arc<dyn tidings_streams::Store>,
-    sessions: Arc<dyn tidings_sessions::Store>,
-    rooms: Arc<dyn tidings_rooms::Store>,
-    projects: Arc<dyn tidings_auth::Store>,
-    lock: Option<DirectoryLock>,
-    upkeep: Upkeep,
-}
-
-fn open_store(
-    choice: StoreChoice,
-    bus: &Bus,
-    clock: &Arc<dyn Clock>,
-    metrics: &Metrics,
-) -> Result<Opened, OpenError> {
-    const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the store." };
-    match choice {
-        StoreChoice::Memory => {
-            let store = Arc::new(Memory::<Catalog>::new(bus.clone(), clock.clone()));
-            let counted = store.clone();
-            let streams = move || counted.look(|catalog: &Catalog, _| catalog.streams.len()) as f64;
-            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
-            let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
-            Ok(Opened { store, sessions, rooms, projects, lock: None, upkeep: Arc::new(|| Ok(())) })
-        }
-        StoreChoice::Embedded { data, options } => {
-            let lock = DirectoryLock::take(&data)?;
-            let disk = Arc::new(lock.folder());
-            let secret = projects::secret();
-            let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
-            let store = Embedded::<Catalog>::open(disk, options, bus.clone(), clock.clone())?;
-            let counted = store.downgrade();
-            let streams = move || {
-                counted.upgrade().map_or(0, |store| store.look(|catalog: &Catalog, _| catalog.streams.len()))
-                    as f64
-            };
-            metrics.compute(STREAMS, Kind::Gauge, &[], streams);
-            let store = Arc::new(store);
-            let tended = store.clone();
-            let upkeep = Arc::new(move || tended.tend());
-            let (sessions, rooms, projects) = (store.clone(), store.clone(), store.clone());
-            Ok(Opened { store, sessions, rooms, projects, lock: Some(lock), upkeep })
-        }
-    }
 }
 
 /// The gate, if anybody could ever pass it.

@@ -10,7 +10,8 @@ use tidings_engine::duty::Leadership;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{
-    Access, Duty, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice, TlsOptions,
+    Access, CapabilityOptions, Duty, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice,
+    TlsOptions,
 };
 use tidings_streams::Options;
 
@@ -255,9 +256,11 @@ async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Se
     let listen = ([127, 0, 0, 1], 0).into();
     Server::start(ServerOptions {
         seed: 42,
-        streams: setup.streams,
-        sessions: setup.sessions,
-        rooms: setup.rooms,
+        capabilities: CapabilityOptions {
+            streams: setup.streams,
+            sessions: setup.sessions,
+            rooms: setup.rooms,
+        },
         access: setup.doors.access(),
         limits: setup.limits,
         tls: setup.tls,

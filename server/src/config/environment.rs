@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::keys::KEYS;
+use super::keys;
 use super::value::Given;
 use super::{Config, Location, Problem};
 
@@ -44,7 +44,7 @@ pub(super) fn apply(
         if OTHERS.contains(&name) || is_of_kubernetes(name) {
             continue;
         }
-        let known = KEYS.iter().find(|key| key.variable().as_deref() == Some(name));
+        let known = keys::all().find(|key| key.variable().as_deref() == Some(name));
         let what = match (known, value.to_str()) {
             (None, _) => {
                 config.warnings.push(format!(

@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::KEYS;
+use super::keys;
 use super::value::Given;
 use super::{Config, Location, Problem};
 
@@ -48,7 +48,7 @@ impl File<'_> {
         config: &mut Config,
         problems: &mut Vec<Problem>,
     ) {
-        let what = match KEYS.iter().find(|known| known.name == key) {
+        let what = match keys::all().find(|known| known.name == key) {
             Some(known) => {
                 let line = self.line(name.span().start);
                 config.said.0.insert(known.name, (self.path.to_owned(), line));
@@ -84,7 +84,7 @@ impl File<'_> {
 }
 
 fn is_section(name: &str) -> bool {
-    KEYS.iter().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
+    keys::all().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
 /// What to write instead of a key that is not known.
@@ -94,7 +94,7 @@ fn unknown(key: &str) -> String {
         return format!("is a section: write [{key}] on a line of its own");
     }
     let wanted = section(key);
-    let known = KEYS.iter().filter(|known| section(known.name) == wanted);
+    let known = keys::all().filter(|known| section(known.name) == wanted);
     let known: Vec<_> =
         known.map(|known| known.name.rsplit_once('.').map_or(known.name, |(_, name)| name)).collect();
     let location =

@@ -1,11 +1,10 @@
-//! Every key: its name, what it may be, what it sets.
+//! Every key: its name, what it may be, what it sets. Those of a capability are listed with it, in `capabilities`.
 
 use std::time::Duration;
 
-use tidings_model::limits;
-
 use super::Config;
 use super::value::{Given, Wrong};
+use crate::capabilities::WIRINGS;
 use crate::options::LogFormat;
 
 /// A key of the configuration.
@@ -25,140 +24,32 @@ impl Key {
 }
 
 const PROJECTS: &str = "auth.projects";
-const MIB: usize = 1024 * 1024;
-const HOUR_MS: u64 = 60 * 60 * 1000;
-const HOUR: Duration = Duration::from_secs(60 * 60);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
-const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
-/// Sessions of one project: each takes about a kilobyte of memory.
-const SESSIONS_MAX: usize = 100_000_000;
+pub(crate) const MIB: usize = 1024 * 1024;
+pub(crate) const HOUR_MS: u64 = 60 * 60 * 1000;
 
-/// Sessions that a publish delivers to by itself: others wait for its commit.
-const FANOUT_MAX: usize = 100_000;
+/// All keys, in the order of the default file.
+pub fn all() -> impl Iterator<Item = &'static Key> {
+    let of_capabilities = WIRINGS.iter().flat_map(|wiring| wiring.keys);
+    BEFORE.iter().chain(of_capabilities).chain(AFTER)
+}
 
-const fn key(name: &'static str, set: Set) -> Key {
+/// A key that is set so.
+pub(crate) const fn key(name: &'static str, set: Set) -> Key {
     Key { name, set }
 }
 
-/// All keys, in the order of the default file.
-pub const KEYS: &[Key] = &[
+/// Keys before the sections.
+const BEFORE: &[Key] = &[
     key("listen", |config, given| given.address().map(|address| config.listen = address)),
     key("data", |config, given| given.path().map(|path| config.data = path)),
     key("dev", |config, given| given.truth().map(|dev| config.dev = dev)),
     key("metrics_listen", |config, given| {
         given.address().map(|address| config.observe.metrics_listen = Some(address))
     }),
-    key("streams.long_poll_timeout_ms", |config, given| {
-        let timeout = given.number(1..=HOUR_MS)?;
-        config.streams.long_poll_timeout = Duration::from_millis(timeout);
-        Ok(())
-    }),
-    key("streams.sse_max_seconds", |config, given| {
-        let seconds = given.number(1..=24 * 60 * 60)?;
-        config.streams.sse_duration = Duration::from_secs(seconds);
-        Ok(())
-    }),
-    // The largest append must fit, with what is written around its messages, into a file of the write-ahead log.
-    key("streams.max_append_bytes", |config, given| {
-        given.count(1..=32 * MIB).map(|bytes| config.streams.max_append_bytes = bytes)
-    }),
-    key("streams.read_chunk_bytes", |config, given| {
-        given.count(1..=64 * MIB).map(|bytes| config.streams.read_chunk_bytes = bytes)
-    }),
-    key("streams.max_readers_per_stream", |config, given| {
-        given.count(1..=10_000_000).map(|readers| config.streams.max_readers_per_stream = readers)
-    }),
-    key("streams.slow_reader_bytes", |config, given| {
-        given.count(4096..=1024 * MIB).map(|bytes| config.streams.slow_reader_bytes = bytes)
-    }),
-    key("streams.slow_reader_ms", |config, given| {
-        let patience = given.number(100..=HOUR_MS)?;
-        config.streams.slow_reader_timeout = Duration::from_millis(patience);
-        Ok(())
-    }),
-    key("sessions.ttl_seconds", |config, given| {
-        let seconds = given.number(1..=YEAR_SECONDS)?;
-        config.sessions.ttl = Duration::from_secs(seconds);
-        Ok(())
-    }),
-    key("sessions.fanout_batch_size", |config, given| {
-        given.count(1..=limits::TARGETS_PER_COMMIT).map(|size| config.sessions.fanout_batch_size = size)
-    }),
-    key("sessions.fanout_queue_threshold", |config, given| {
-        given.count(0..=FANOUT_MAX).map(|count| config.sessions.fanout_queue_threshold = count)
-    }),
-    key("sessions.fanout_queue_batch_size", |config, given| {
-        given.count(1..=limits::TARGETS_PER_COMMIT).map(|size| config.sessions.fanout_queue_batch_size = size)
-    }),
-    key("sessions.max_inline_fanout", |config, given| {
-        given.count(0..=FANOUT_MAX).map(|count| config.sessions.max_inline_fanout = count)
-    }),
-    key("sessions.fanout_rpc_timeout_ms", |config, given| {
-        let timeout = given.number(1..=HOUR_MS)?;
-        config.sessions.fanout_timeout = Duration::from_millis(timeout);
-        Ok(())
-    }),
-    key("sessions.circuit_breaker_failure_threshold", |config, given| {
-        let failures = given.number(1..=1_000_000)?;
-        config.sessions.breaker.failures = u32::try_from(failures).unwrap_or(u32::MAX);
-        Ok(())
-    }),
-    key("sessions.circuit_breaker_recovery_ms", |config, given| {
-        let recovery = given.number(1..=24 * HOUR_MS)?;
-        config.sessions.breaker.recovery = Duration::from_millis(recovery);
-        Ok(())
-    }),
-    key("sessions.cleanup_interval_seconds", |config, given| {
-        let seconds = given.number(1..=24 * 60 * 60)?;
-        config.sessions.cleanup_interval = Duration::from_secs(seconds);
-        Ok(())
-    }),
-    key("sessions.queue", |config, given| given.truth().map(|queue| config.sessions.queue = queue)),
-    key("sessions.require_uuid", |config, given| {
-        given.truth().map(|required| config.sessions.require_uuid = required)
-    }),
-    key("sessions.max_per_project", |config, given| {
-        given.count(1..=SESSIONS_MAX).map(|count| config.sessions.max_per_project = count)
-    }),
-    key("sessions.log_hours", |config, given| {
-        let hours = given.number(1..=10 * 365 * 24)?;
-        config.sessions.keep = Duration::from_secs(hours * 60 * 60);
-        Ok(())
-    }),
-    key("rooms.retention", |config, given| {
-        given.duration(Duration::from_secs(1)..=YEARS).map(|time| config.rooms.retention = time)
-    }),
-    key("rooms.sweep_interval", |config, given| {
-        given.duration(Duration::from_secs(1)..=DAY).map(|time| config.rooms.sweep_interval = time)
-    }),
-    key("rooms.reaction_min_lag", |config, given| {
-        given.duration(Duration::ZERO..=DAY).map(|time| config.rooms.reaction_min_lag = time)
-    }),
-    key("rooms.ring", |config, given| {
-        given.count(1..=limits::RING_FRAMES).map(|frames| config.rooms.ring = frames)
-    }),
-    key("rooms.max_lag", |config, given| {
-        given.number(1..=1_000_000_000).map(|events| config.rooms.max_lag = events)
-    }),
-    key("rooms.stall", |config, given| {
-        given.duration(Duration::from_millis(100)..=HOUR).map(|time| config.rooms.stall = time)
-    }),
-    key("rooms.heartbeat", |config, given| {
-        given.duration(Duration::from_secs(1)..=HOUR).map(|time| config.rooms.heartbeat = time)
-    }),
-    key("rooms.max_streams_per_user", |config, given| {
-        given.count(1..=1_000_000).map(|streams| config.rooms.max_streams_per_user = streams)
-    }),
-    key("rooms.payload_bytes", |config, given| {
-        given.count(2..=MIB).map(|bytes| config.rooms.payload_bytes = bytes)
-    }),
-    key("rooms.max_members", |config, given| {
-        given.count(1..=limits::MEMBERS_PER_ROOM).map(|members| config.rooms.max_members = members)
-    }),
-    key("rooms.history_for_new_members", |config, given| {
-        given.truth().map(|history| config.rooms.history_for_new_members = history)
-    }),
+];
+
+/// Keys of the sections after those of the capabilities.
+const AFTER: &[Key] = &[
     key("limits.requests_per_second", |config, given| {
         let requests = given.number(0..=1_000_000_000)?;
         config.limits.requests_per_second = u32::try_from(requests).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 use std::ffi::OsString;
 use std::io::Write as _;
 
-use super::keys::{KEYS, Key};
+use super::keys::{self, Key};
 use super::*;
 
 fn read(text: &str) -> Result<Config, String> {
@@ -54,7 +54,7 @@ fn the_default_file_has_every_key_in_order() {
         }
     }
     names.dedup();
-    let keys: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    let keys: Vec<_> = keys::all().map(|key| key.name).collect();
     assert_eq!(names, keys);
 }
 
@@ -76,9 +76,12 @@ fn a_variable_wins_over_the_file_and_an_empty_one_says_nothing() {
         [("TIDINGS_STREAMS_SSE_MAX_SECONDS", "6"), ("TIDINGS_DATA", ""), ("TIDINGS_LOG", "debug")];
     let config = read_with(text, &variables).expect("good");
     assert_eq!(config.data, PathBuf::from("file"));
-    assert_eq!(config.streams.sse_duration, Duration::from_secs(6));
-    assert_eq!(config.streams.long_poll_timeout, Duration::from_millis(7));
-    assert_eq!(config.streams.max_append_bytes, Config::default().streams.max_append_bytes);
+    assert_eq!(config.capabilities.streams.sse_duration, Duration::from_secs(6));
+    assert_eq!(config.capabilities.streams.long_poll_timeout, Duration::from_millis(7));
+    assert_eq!(
+        config.capabilities.streams.max_append_bytes,
+        Config::default().capabilities.streams.max_append_bytes
+    );
 }
 
 #[test]
@@ -87,8 +90,8 @@ fn toml_is_read_in_all_its_forms() {
                 limits = { connections = +7 }\r\n[[auth.projects]]\r\nid = \"a\"\r\nkeys = ['sixteen-bytes-of-1']\r\n\
                 [[auth.projects]]\r\nid = \"b\"\r\nkeys = [\"\"\"sixteen-bytes-of-2\"\"\"]";
     let config = read(text).expect("good");
-    assert_eq!(config.streams.sse_duration, Duration::from_secs(31));
-    assert_eq!(config.streams.long_poll_timeout, Duration::from_secs(10));
+    assert_eq!(config.capabilities.streams.sse_duration, Duration::from_secs(31));
+    assert_eq!(config.capabilities.streams.long_poll_timeout, Duration::from_secs(10));
     assert_eq!(config.limits.connections, 7);
     assert_eq!(config.given.projects.len(), 2);
     let error = read("[limits]\nconnections = 1\nconnections = 2").expect_err("twice");
@@ -101,13 +104,13 @@ fn toml_is_read_in_all_its_forms() {
 
 #[test]
 fn every_key_that_is_not_a_list_has_a_variable_of_its_own() {
-    let mut variables: Vec<_> = KEYS.iter().filter_map(Key::variable).collect();
-    assert_eq!(variables.len(), KEYS.len() - 1);
+    let mut variables: Vec<_> = keys::all().filter_map(Key::variable).collect();
+    assert_eq!(variables.len(), keys::all().count() - 1);
     assert!(variables.contains(&"TIDINGS_METRICS_LISTEN".to_owned()));
     assert!(variables.contains(&"TIDINGS_LIMITS_HEADER_BYTES".to_owned()));
     variables.sort();
     variables.dedup();
-    assert_eq!(variables.len(), KEYS.len() - 1);
+    assert_eq!(variables.len(), keys::all().count() - 1);
 }
 
 #[test]
@@ -231,7 +234,7 @@ fn a_file_that_cannot_be_read_is_told() {
 
 #[test]
 fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
-    let defaults = Config::default().sessions;
+    let defaults = Config::default().capabilities.sessions;
     let millis = |time: Duration| time.as_millis();
     assert_eq!(defaults.ttl, Duration::from_secs(1800));
     assert_eq!((defaults.fanout_batch_size, defaults.fanout_queue_batch_size), (50, 50));
@@ -246,7 +249,7 @@ fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
         fanout_queue_batch_size = 4\nmax_inline_fanout = 5\nfanout_rpc_timeout_ms = 6\n\
         circuit_breaker_failure_threshold = 7\ncircuit_breaker_recovery_ms = 8\ncleanup_interval_seconds = 9\n\
         queue = false\nrequire_uuid = true\nlog_hours = 10\nmax_per_project = 11\n";
-    let set = read(text).expect("good").sessions;
+    let set = read(text).expect("good").capabilities.sessions;
     let expected = tidings_sessions::Options {
         ttl: Duration::from_secs(1),
         fanout_batch_size: 2,

@@ -11,10 +11,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// What is wrong with a value, to be read after its key. Never quotes one that may be a secret.
-pub(super) type Wrong = String;
+pub(crate) type Wrong = String;
 
 /// A value as it was given.
-pub(super) enum Given<'a> {
+pub(crate) enum Given<'a> {
     /// A variable's text.
     Variable(&'a str),
     /// A file's value.
@@ -22,7 +22,7 @@ pub(super) enum Given<'a> {
 }
 
 impl Given<'_> {
-    pub(super) fn number(&self, range: RangeInclusive<u64>) -> Result<u64, Wrong> {
+    pub(crate) fn number(&self, range: RangeInclusive<u64>) -> Result<u64, Wrong> {
         let number = match self {
             Self::Variable(text) => text.parse().ok(),
             Self::File(DeValue::Integer(digits)) => {
@@ -36,13 +36,13 @@ impl Given<'_> {
             .ok_or_else(|| format!("must be a whole number from {least} to {most}"))
     }
 
-    pub(super) fn count(&self, range: RangeInclusive<usize>) -> Result<usize, Wrong> {
+    pub(crate) fn count(&self, range: RangeInclusive<usize>) -> Result<usize, Wrong> {
         let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let number = self.number(wide(*range.start())..=wide(*range.end()))?;
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    pub(super) fn truth(&self) -> Result<bool, Wrong> {
+    pub(crate) fn truth(&self) -> Result<bool, Wrong> {
         match self {
             Self::Variable("true" | "1") | Self::File(DeValue::Boolean(true)) => Ok(true),
             Self::Variable("false" | "0") | Self::File(DeValue::Boolean(false)) => Ok(false),
@@ -50,7 +50,7 @@ impl Given<'_> {
         }
     }
 
-    pub(super) fn text(&self) -> Result<&str, Wrong> {
+    pub(crate) fn text(&self) -> Result<&str, Wrong> {
         match self {
             Self::Variable(text) => Ok(text),
             Self::File(DeValue::String(text)) => Ok(text),
@@ -58,7 +58,7 @@ impl Given<'_> {
         }
     }
 
-    pub(super) fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Wrong> {
+    pub(crate) fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Wrong> {
         let wrong = |error: String| format!("must be a duration in quotes: {error}");
         let given = crate::duration::parse(self.text()?).map_err(wrong)?;
         if range.contains(&given) {
@@ -67,12 +67,12 @@ impl Given<'_> {
         Err(format!("must be a duration from {:?} to {:?}", range.start(), range.end()))
     }
 
-    pub(super) fn address(&self) -> Result<SocketAddr, Wrong> {
+    pub(crate) fn address(&self) -> Result<SocketAddr, Wrong> {
         let wrong = || "must be an address and a port, such as \"127.0.0.1:4437\"".to_owned();
         self.text().map_err(|_| wrong())?.parse().map_err(|_| wrong())
     }
 
-    pub(super) fn path(&self) -> Result<PathBuf, Wrong> {
+    pub(crate) fn path(&self) -> Result<PathBuf, Wrong> {
         match self.text()? {
             "" => Err("must be a path, not nothing".to_owned()),
             path => Ok(PathBuf::from(path)),
@@ -80,7 +80,7 @@ impl Given<'_> {
     }
 
     /// One of several words.
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Wrong> {
+    pub(crate) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Wrong> {
         let given = self.text().ok();
         let found = words.iter().find(|(word, _)| given == Some(word)).map(|&(_, meaning)| meaning);
         found.ok_or_else(|| {
@@ -89,7 +89,7 @@ impl Given<'_> {
         })
     }
 
-    pub(super) fn admin_key(&self) -> Result<AdminKey, Wrong> {
+    pub(crate) fn admin_key(&self) -> Result<AdminKey, Wrong> {
         AdminKey::parse(self.text()?).map_err(|error| format!("is not good: {error}"))
     }
 
@@ -98,7 +98,7 @@ impl Given<'_> {
     }
 
     /// Projects with their keys. Only a file can give them.
-    pub(super) fn projects(&self) -> Result<Vec<(ProjectId, Vec<Key>)>, Wrong> {
+    pub(crate) fn projects(&self) -> Result<Vec<(ProjectId, Vec<Key>)>, Wrong> {
         let wrong = || "must be a list such as [{ id = \"shop\", keys = [\"…\"] }]".to_owned();
         let Self::File(DeValue::Array(entries)) = self else { return Err(wrong()) };
         let mut projects: Vec<(ProjectId, Vec<Key>)> = Vec::new();
