@@ -31,3 +31,4 @@ mod sockets;
 mod streams;
 mod tls;
 mod tour;
+mod ways_in;
