@@ -3,6 +3,7 @@
 use axum::extract::Request;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
+use utoipa::openapi::OpenApi;
 
 use crate::routes::Routes;
 use crate::{Api, operations, projects, rooms, sessions, streams};
@@ -16,10 +17,12 @@ pub const CAPABILITIES: &[Capability] = &[
     operations::CAPABILITY,
 ];
 
-/// What one capability brings to the interface. Made from [`Capability::new`], which has its routes and nothing more.
+/// What one capability brings to the interface. Made from [`Capability::new`], which has its routes, described, and nothing more.
 pub struct Capability {
     /// Adds its routes.
     pub routes: fn(Routes) -> Routes,
+    /// Describes its routes for programs.
+    pub description: fn() -> OpenApi,
     /// Whether the answer to a `GET` of this path and query stays open, if it is not refused.
     pub stays_open: fn(path: &str, query: &str) -> bool,
     /// Answers a request without the router, if there is a shorter way: takes the request with
@@ -34,8 +37,14 @@ pub type FastRoute = fn(&Api, &mut Request) -> Option<BoxFuture<'static, Respons
 
 impl Capability {
     /// A capability of which every request goes through the router and is answered at once.
-    pub const fn new(routes: fn(Routes) -> Routes) -> Self {
-        Self { routes, stays_open: |_, _| false, fast_path: |_, _| None, token_project_prefix: None }
+    pub const fn new(routes: fn(Routes) -> Routes, description: fn() -> OpenApi) -> Self {
+        Self {
+            routes,
+            description,
+            stays_open: |_, _| false,
+            fast_path: |_, _| None,
+            token_project_prefix: None,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder
 use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi, ToSchema};
 
-use crate::{listing, operations, projects, rooms, sessions, streams};
+use crate::capability::CAPABILITIES;
 
 /// Every answer that says no.
 #[derive(ToSchema)]
@@ -282,41 +282,6 @@ impl IntoResponses for RoomRefusals {
         description = "Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.",
         license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT")
     ),
-    paths(
-        operations::health,
-        operations::ready,
-        operations::metrics,
-        describe_interface,
-        streams::read,
-        streams::describe,
-        streams::create,
-        streams::append,
-        streams::delete,
-        sessions::subscribe,
-        sessions::unsubscribe,
-        sessions::publish,
-        sessions::describe,
-        sessions::touch,
-        sessions::delete,
-        rooms::follow::follow,
-        rooms::write::write_events,
-        rooms::write::change_members,
-        rooms::write::read_members,
-        rooms::write::write_seen,
-        rooms::write::read_seen,
-        rooms::follow::subscribe,
-        rooms::follow::subscribe_websocket,
-        rooms::write::update_cursor,
-        listing::list,
-        projects::list,
-        projects::create,
-        projects::remove,
-        projects::rotate_key,
-        projects::remove_key,
-        projects::sign,
-        projects::get_config,
-        projects::put_config,
-    ),
     components(schemas(Content, ErrorAnswer, ErrorDetail, RoomErrorAnswer, StatusAnswer)),
     security(("bearer" = []), ("token_in_query" = [])),
     modifiers(&Credentials)
@@ -339,10 +304,13 @@ impl Modify for Credentials {
     }
 }
 
-/// The description: what is written beside the handlers, and the paths of the default project, which are the same
+/// The description: what is written beside the handlers of each capability, and the paths of the default project, which are the same
 /// without a project.
 pub fn document() -> openapi::OpenApi {
     let mut document = Interface::openapi();
+    for capability in CAPABILITIES {
+        document.merge((capability.description)());
+    }
     let projects = document.paths.paths.iter();
     let default: Vec<_> = projects
         .filter_map(|(path, item)| {

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 use tidings_engine::log::StoreError;
+use utoipa::OpenApi;
 
 use crate::Api;
 use crate::capability::Capability;
@@ -15,8 +16,15 @@ use crate::error::ApiError;
 use crate::routes::Routes;
 
 /// Operations, and the description of the interface.
-pub const CAPABILITY: Capability =
-    Capability::new(|all| routes(all).route("/openapi.json", get(document::describe_interface)));
+pub const CAPABILITY: Capability = Capability::new(
+    |all| routes(all).route("/openapi.json", get(document::describe_interface)),
+    Description::openapi,
+);
+
+/// What is described of operations.
+#[derive(OpenApi)]
+#[openapi(paths(health, ready, metrics, document::describe_interface))]
+struct Description;
 
 /// The routes that are there on a listener for operators, too.
 pub fn routes(routes: Routes) -> Routes {

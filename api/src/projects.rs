@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tidings_auth::{Action, Claims, Config, Key, Kid, NewKey, Resource};
 use tidings_model::{Pattern, ProjectId, limits};
-use utoipa::ToSchema;
+use utoipa::{OpenApi, ToSchema};
 
 use crate::Api;
 use crate::capability::Capability;
@@ -24,7 +24,12 @@ use crate::routes::Routes;
 use crate::wire::body;
 
 /// What administration brings to the interface.
-pub const CAPABILITY: Capability = Capability::new(routes);
+pub const CAPABILITY: Capability = Capability::new(routes, Description::openapi);
+
+/// What is described of administration.
+#[derive(OpenApi)]
+#[openapi(paths(list, create, remove, rotate_key, remove_key, sign, get_config, put_config))]
+struct Description;
 
 fn routes(routes: Routes) -> Routes {
     routes

@@ -12,7 +12,7 @@ use tidings_auth::{Action, Resource};
 use tidings_model::{ProjectId, StreamId, limits};
 use tidings_sessions::{Fanout, SubscribeRequest};
 use tidings_streams::StreamKey;
-use utoipa::ToSchema;
+use utoipa::{OpenApi, ToSchema};
 
 use crate::Api;
 use crate::capability::Capability;
@@ -26,7 +26,12 @@ use crate::wire::{body, header as names, request};
 use tidings_engine::DetachOnDrop;
 
 /// What sessions bring to the interface.
-pub const CAPABILITY: Capability = Capability::new(routes);
+pub const CAPABILITY: Capability = Capability::new(routes, Description::openapi);
+
+/// What is described of sessions.
+#[derive(OpenApi)]
+#[openapi(paths(subscribe, unsubscribe, publish, describe, touch, delete))]
+struct Description;
 
 fn routes(routes: Routes) -> Routes {
     routes

@@ -16,6 +16,7 @@ use tidings_streams::{
     Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
     StreamKey, Wish,
 };
+use utoipa::OpenApi;
 
 use crate::capability::Capability;
 use crate::credential::Caller;
@@ -36,7 +37,13 @@ use crate::{Api, listing};
 use tidings_engine::DetachOnDrop;
 
 /// What streams bring to the interface.
-pub const CAPABILITY: Capability = Capability { stays_open, fast_path, ..Capability::new(routes) };
+pub const CAPABILITY: Capability =
+    Capability { stays_open, fast_path, ..Capability::new(routes, Description::openapi) };
+
+/// What is described of streams.
+#[derive(OpenApi)]
+#[openapi(paths(read, describe, create, append, delete, listing::list))]
+struct Description;
 
 /// A stream of the default project.
 const UNNAMED: &str = "/v1/stream/{*id}";

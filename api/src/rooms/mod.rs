@@ -10,11 +10,11 @@
 mod begin;
 mod encode;
 mod error;
-pub mod follow;
+mod follow;
 mod guest;
 mod pairs;
 mod protocol;
-pub mod write;
+mod write;
 
 use axum::extract::Request;
 use axum::http::Method;
@@ -22,6 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::future::BoxFuture;
 use tidings_model::ProjectId;
+use utoipa::OpenApi;
 
 use crate::Api;
 use crate::capability::Capability;
@@ -29,8 +30,27 @@ use crate::fast_path::{self, Admitted, FastHandler};
 use crate::routes::Routes;
 
 /// What rooms bring to the interface.
-pub const CAPABILITY: Capability =
-    Capability { stays_open, fast_path, token_project_prefix: Some(PREFIX), ..Capability::new(routes) };
+pub const CAPABILITY: Capability = Capability {
+    stays_open,
+    fast_path,
+    token_project_prefix: Some(PREFIX),
+    ..Capability::new(routes, Description::openapi)
+};
+
+/// What is described of rooms.
+#[derive(OpenApi)]
+#[openapi(paths(
+    follow::follow,
+    write::write_events,
+    write::change_members,
+    write::read_members,
+    write::write_seen,
+    write::read_seen,
+    follow::subscribe,
+    follow::subscribe_websocket,
+    write::update_cursor
+))]
+struct Description;
 
 /// Where events of a room are written and followed.
 const EVENTS: &str = "/v1/{project}/rooms/{room}/events";
