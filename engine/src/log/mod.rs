@@ -20,13 +20,16 @@
 //!
 //! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is validated; pure), [`store`] (the traits),
 //! [`observe`] (how caches follow tables), then [`memory`], the implementation that tests run on, and [`snapshot`], how tables
-//! are written down while they change. `contract` is the suite every store runs.
+//! are written down while they change. `contract` is the suite every store runs, and `fixture` what
+//! the suites of capabilities run on.
 //!
 //! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
 
 pub mod commit;
 #[cfg(feature = "contract-suite")]
 pub mod contract;
+#[cfg(feature = "contract-suite")]
+pub mod fixture;
 pub mod memory;
 pub mod observe;
 pub mod plan;
