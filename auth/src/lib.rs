@@ -9,6 +9,8 @@
 //! claim that is not understood grants nothing.
 //! Not here: headers, queries and statuses (`api`), where randomness comes from (`server`).
 
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract;
 pub mod gate;
 pub mod key;
 pub mod pass;
