@@ -11,6 +11,8 @@
 
 pub mod append;
 pub mod content;
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract;
 pub mod create;
 pub mod delete;
 mod error;
