@@ -12,6 +12,8 @@
 //! Not here: headers, status codes, envelopes as they are written (`api`); records and their order (`engine::log`).
 
 pub mod breaker;
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract;
 mod error;
 mod events;
 pub mod follow;

@@ -1,7 +1,4 @@
-use std::time::Duration;
-
 use tidings_model::ProjectId;
-use tidings_streams::{ContentType, Expiry, Stream};
 
 use super::*;
 
@@ -142,55 +139,5 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
     assert!(changes > 5, "{changes}");
     for session in sessions.clone().filter(|session| session.get() != 1001) {
         assert_eq!(hears(&table, session), (0, session.get() % 2 == 0), "{session}");
-    }
-}
-
-#[test]
-fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed() {
-    for many in [3, 2 * FEW_TARGETS as u64] {
-        let mut table = Table::default();
-        let time = Timestamp::from_millis;
-        for n in 0..many {
-            let log = LogId::new(100 + n);
-            let stream = Stream {
-                log,
-                content_type: ContentType::octet_stream(),
-                expiry: Expiry::Idle(Duration::from_secs(1)),
-                expires_at: Some(time(1000 + n)),
-                created_at: time(0),
-                fork: None,
-                forks: 0,
-                state: StreamState::Active,
-                owner: Owner::Session,
-                retained: None,
-            };
-            table.on_base_change(&tidings_streams::Change::Create { key: name(100 + n), stream });
-            table.enter(log, LogId::new(10), name(10).id, Position::ZERO);
-        }
-        let lapsed = |table: &Table, now| -> Vec<u64> {
-            let lapsed = table.lapsed(LogId::new(10), time(now), 1000);
-            assert!(lapsed.iter().all(|(log, key)| *key == name(log.get())));
-            lapsed.iter().map(|(log, _)| log.get()).collect()
-        };
-        assert!(lapsed(&table, 999).is_empty());
-        assert_eq!(lapsed(&table, 1001), [100, 101]);
-        assert_eq!(table.lapsed(LogId::new(11), time(1001), 1000), [], "another source");
-        assert_eq!(table.lapsed(LogId::new(10), time(1001), 1).len(), 1);
-        let renew = |log: u64, at| tidings_streams::Change::Renew {
-            key: name(log),
-            log: LogId::new(log),
-            expires_at: time(at),
-        };
-        table.on_base_change(&renew(100, 1_000_000));
-        table.on_base_change(&renew(100, 500));
-        assert_eq!(lapsed(&table, 1001), [101], "a renewal never takes time away");
-        let cause = tidings_streams::table::Cause::Deleted;
-        table.on_base_change(&tidings_streams::Change::Remove {
-            key: name(101),
-            log: LogId::new(101),
-            cause,
-        });
-        assert!(lapsed(&table, 1001).is_empty());
-        assert_eq!(lapsed(&table, 1002), [102]);
     }
 }
