@@ -15,6 +15,8 @@
 mod active;
 mod caches;
 mod clock_guard;
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract;
 mod counts;
 pub mod cursor;
 mod error;
