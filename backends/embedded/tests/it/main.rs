@@ -1,6 +1,7 @@
 //! What the embedded store promises, a file per promise.
 
 mod book;
+mod capability_contracts;
 mod contract;
 mod crash;
 mod damage;
