@@ -3,13 +3,14 @@
 //! A store implements [`Fixture`] for its tests and calls [`projects_contract!`](crate::projects_contract) with a function
 //! that makes an empty one. Each promise writes, has the store opened again if it can be, and asks.
 
+use std::sync::{Arc, Mutex};
+
 use futures_util::future::join;
 use tidings_engine::log::fixture::{Fixture, observe};
-use tidings_engine::log::{Commit, CommitError, Commits, Logs, Operation, ReadError, Refusal};
+use tidings_engine::log::{Commit, CommitError, Commits, Logs, Observer, Operation, ReadError, Refusal};
 use tidings_model::{LogId, Pattern, ProjectId};
 
-use crate::table::Entry;
-use crate::{AdminDigest, Change, Config, Declined, Key, LastKey, ProjectState, Store};
+use crate::{AdminDigest, Change, Config, Declined, Key, LastKey, Project, ProjectState, Store, Table};
 
 /// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
 #[macro_export]
@@ -70,8 +71,31 @@ async fn make(store: &impl Store, changes: impl IntoIterator<Item = Change>) {
     }
 }
 
-async fn all(store: &impl Store) -> Vec<Entry> {
-    store.projects().await.expect("an answer")
+/// The table as a new observer is shown it.
+#[derive(Default)]
+struct Shown(Mutex<Table>);
+
+impl Observer<Table> for Shown {
+    fn begin(&self, table: &Table) {
+        *self.0.lock().expect("not poisoned") = table.copied();
+    }
+
+    fn applied(&self, _: &Change) {}
+}
+
+fn table(store: &impl Store) -> Table {
+    let shown = Arc::new(Shown::default());
+    let observer: Arc<dyn Observer<Table>> = shown.clone();
+    store.observe(&observer);
+    std::mem::take(&mut *shown.0.lock().expect("not poisoned"))
+}
+
+fn found(store: &impl Store, id: &ProjectId) -> Option<Arc<Project>> {
+    table(store).get(id).cloned()
+}
+
+async fn all(store: &impl Store) -> Vec<(ProjectId, Arc<Project>)> {
+    table(store).iter().map(|(id, project)| (id.clone(), project.clone())).collect()
 }
 
 async fn names(store: &impl Store) -> Vec<String> {
@@ -79,7 +103,7 @@ async fn names(store: &impl Store) -> Vec<String> {
 }
 
 async fn keys(store: &impl Store, project: &str) -> Vec<String> {
-    let project = store.project(&id(project)).await.expect("an answer").expect("there");
+    let project = found(store, &id(project)).expect("there");
     project.keys.iter().map(|key| key.reveal().to_owned()).collect()
 }
 
@@ -97,7 +121,7 @@ pub async fn a_project_is_found_as_it_was_committed(mut fixture: impl Fixture<St
         hook_sources: vec!["stream".into()],
     };
     let store = fixture.store();
-    assert!(store.project(&id("app")).await.expect("an answer").is_none());
+    assert!(found(store, &id("app")).is_none());
     make(store, [create("app")]).await;
     assert_eq!(keys(store, "app").await, revealed(&["app"]));
     let default = ProjectId::default_project();
@@ -107,11 +131,11 @@ pub async fn a_project_is_found_as_it_was_committed(mut fixture: impl Fixture<St
     fixture.reopen().await;
     let store = fixture.store();
     for project in [id("app"), default] {
-        let found = store.project(&project).await.expect("an answer").expect("there");
-        assert_eq!((&found.config, found.state), (&config, ProjectState::Active), "{project}");
+        let is = found(store, &project).expect("there");
+        assert_eq!((&is.config, is.state), (&config, ProjectState::Active), "{project}");
     }
     assert_eq!(keys(store, "app").await, revealed(&["app"]));
-    assert!(store.project(&id("ap")).await.expect("an answer").is_none());
+    assert!(found(store, &id("ap")).is_none());
 }
 
 /// All projects are listed, each once, in the order of their ids.
@@ -159,17 +183,17 @@ pub async fn a_refused_operation_leaves_no_trace(mut fixture: impl Fixture<Store
     assert!(matches!(refused, CommitError::Refused(Refusal::NoSuchLog(log)) if log == missing), "{refused}");
     fixture.reopen().await;
     assert!(all(fixture.store()).await.is_empty());
-    assert_eq!(fixture.store().admin().await, Ok(None));
+    assert_eq!(table(fixture.store()).admin(), None);
 }
 
 /// There is no admin key at first, and then the one that was set last.
 pub async fn the_admin_key_is_the_last_that_was_set(mut fixture: impl Fixture<Store: Store>) {
-    assert_eq!(fixture.store().admin().await, Ok(None));
+    assert_eq!(table(fixture.store()).admin(), None);
     let digests = ["one", "two"].map(AdminDigest::of);
     make(fixture.store(), digests.map(Change::SetAdmin)).await;
-    assert_eq!(fixture.store().admin().await, Ok(Some(digests[1])));
+    assert_eq!(table(fixture.store()).admin(), Some(digests[1]));
     fixture.reopen().await;
-    assert_eq!(fixture.store().admin().await, Ok(Some(digests[1])));
+    assert_eq!(table(fixture.store()).admin(), Some(digests[1]));
 }
 
 /// A removed project holds its id, without keys, until it is forgotten; then it is in no list and its id is free.
@@ -182,10 +206,10 @@ pub async fn a_removed_project_is_there_until_it_is_forgotten(mut fixture: impl 
     fixture.reopen().await;
     let store = fixture.store();
     assert_eq!(names(store).await, ["a"]);
-    let removed = store.project(&a).await.expect("an answer").expect("there");
+    let removed = found(store, &a).expect("there");
     assert_eq!(removed.state, ProjectState::Removing);
     assert!(removed.keys.is_empty());
-    assert!(store.project(&b).await.expect("an answer").is_none());
+    assert!(found(store, &b).is_none());
     assert_eq!(change(store, create("a")).await, Err(Declined::Removing));
     make(store, [create("b")]).await;
 }

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tidings_embedded::codec::{DecodeError, Reader};
 use tidings_embedded::simulation::SimulatedDisk;
-use tidings_embedded::{Access, Embedded, Options, StoredState};
+use tidings_embedded::{Access, Embedded, Options, StoredBase, StoredState};
 use tidings_engine::log::fixture::Fixture;
-use tidings_engine::log::{HasTable, StateMachine};
+use tidings_engine::log::{HasTable, Snapshots, StateMachine};
 use tidings_engine::{Bus, WallClock};
 use tidings_sessions::contract::StreamsAndSessions;
 use tidings_sessions::{Change, Declined};
@@ -115,8 +114,8 @@ in_every_way!(rooms, tidings_rooms::Table, tidings_rooms::rooms_contract);
 struct Stored(StreamsAndSessions);
 
 enum Row {
-    Stream(<tidings_streams::Table as StoredState>::Row),
-    Session(<tidings_sessions::Table as StoredState>::Row),
+    Stream(<tidings_streams::Table as Snapshots>::Row),
+    Session(<tidings_sessions::Table as Snapshots>::Row),
 }
 
 impl StateMachine for Stored {
@@ -140,35 +139,17 @@ impl HasTable<tidings_sessions::Table> for Stored {
         change
     }
 
+    fn part(change: &Change) -> Option<&Change> {
+        Some(change)
+    }
+
     fn refused(refusal: Declined) -> Option<Declined> {
         Some(refusal)
     }
 }
 
-impl StoredState for Stored {
+impl Snapshots for Stored {
     type Row = Row;
-
-    fn encode(change: &Change, out: &mut Vec<u8>) {
-        tidings_sessions::Table::encode(change, out);
-    }
-
-    fn decode(reader: Reader) -> Result<Change, DecodeError> {
-        tidings_sessions::Table::decode(reader)
-    }
-
-    fn is_precondition(change: &Change) -> bool {
-        match change {
-            Change::Streams(change) => tidings_streams::Table::is_precondition(change),
-            change => tidings_sessions::Table::is_precondition(change),
-        }
-    }
-
-    fn takes_space(&self, change: &Change) -> bool {
-        match change {
-            Change::Streams(change) => self.0.streams.takes_space(change),
-            change => self.0.sessions.takes_space(change),
-        }
-    }
 
     fn begin_snapshot(&mut self) {
         self.0.streams.begin_snapshot();
@@ -195,12 +176,28 @@ impl StoredState for Stored {
             Row::Session(row) => tidings_sessions::Table::restore(row, change),
         }
     }
+}
+
+impl StoredState for Stored {
+    fn is_precondition(change: &Change) -> bool {
+        match change {
+            Change::Streams(change) => tidings_streams::Table::is_precondition(change),
+            change => tidings_sessions::Table::is_precondition(change),
+        }
+    }
+
+    fn takes_space(&self, change: &Change) -> bool {
+        match change {
+            Change::Streams(change) => self.0.streams.takes_space(change),
+            change => self.0.sessions.takes_space(change),
+        }
+    }
 
     fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         match change {
             Change::Streams(change) => {
                 self.0.streams.conflict_keys(change, touch);
-                tidings_embedded::ended(change, touch);
+                tidings_sessions::Table::base_conflict_keys(change, touch);
             }
             change => self.0.sessions.conflict_keys(change, touch),
         }

@@ -1,6 +1,6 @@
 //! The tables of streams and sessions as one catalog.
 
-use tidings_engine::log::{HasTable, StateMachine};
+use tidings_engine::log::{HasTable, StandsOn, StateMachine};
 
 use crate::table::{Change, Declined, Table};
 
@@ -27,7 +27,7 @@ impl StateMachine for StreamsAndSessions {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Streams(change) => {
-                self.sessions.heed(&change);
+                self.sessions.on_base_change(&change);
                 self.streams.apply(change);
             }
             change => self.sessions.apply(change),
@@ -42,6 +42,10 @@ impl HasTable<Table> for StreamsAndSessions {
 
     fn wrap(change: Change) -> Change {
         change
+    }
+
+    fn part(change: &Change) -> Option<&Change> {
+        Some(change)
     }
 
     fn refused(refusal: Declined) -> Option<Declined> {
