@@ -1,8 +1,9 @@
-//! How a store is found again: the manifest, and what was known of logs and tables when segments were written.
+//! Recovery data: the manifest, and a checkpoint of logs and tables.
 //!
-//! A checkpoint is a *base* and the *deltas* since. A delta has what one memtable changed; when the deltas outgrow the
-//! base, a new base is written from a snapshot of what is in memory, some rows at a time, and takes the place of all. The *manifest* names all files that count, and up to which commit they
-//! go; it is replaced as a whole. What came after it is in the write-ahead log.
+//! A checkpoint is a *base* and the *deltas* written after it. A delta holds what one memtable changed. When
+//! the deltas outgrow the base, a new base is written from a snapshot of the state in memory, a few rows at a
+//! time, and replaces all of them. The *manifest* names all files of the store and the last commit that they
+//! contain; it is replaced atomically. Later commits are in the write-ahead log.
 
 use std::io;
 use std::sync::RwLock;
@@ -21,7 +22,7 @@ use crate::wal::{End, KnownLog, LogFile};
 
 /// Folder of bases and deltas.
 pub const FOLDER: &str = "checkpoint";
-/// Name of the manifest.
+/// Name of the manifest's file.
 pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
@@ -34,27 +35,28 @@ const TRIMMED: u8 = 3;
 const ENDED: u8 = 4;
 const CHANGED: u8 = 5;
 
-/// What a base has, one after the other.
+/// Tags of the items of a base.
 const LOG: u8 = 1;
 const TABLE: u8 = 2;
 
-/// Rows of a snapshot that are gathered under the store's lock at a time: a fraction of a millisecond.
+/// Rows of a snapshot that are gathered while the store's lock is held, which takes a fraction of a
+/// millisecond.
 const SNAPSHOT_ROWS: usize = 512;
-/// Bytes gathered before they are written.
+/// Bytes that are buffered before a write.
 const BUFFER: usize = 1 << 20;
-/// Bytes of a file before its content: letters, version, checksum.
+/// Bytes of a file before its content: magic, version, checksum.
 const HEAD: usize = 16;
 
-/// Which files make up a store, and how far they go.
+/// The files that make up a store, and the commits that they contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
-    /// The era of the store.
+    /// Era of the store.
     pub era: u16,
-    /// Whether the files are a copy: then the era is raised when they are opened.
+    /// Whether the files are a copy: the era is then raised when they are opened.
     pub copied: bool,
-    /// The last commit that the files have.
+    /// Last commit that segments and checkpoint contain.
     pub applied: CommitNumber,
-    /// Checksum of that commit's frame.
+    /// Checksum of the frame of the commit `applied`.
     pub chain: u32,
     /// Number of the base, if there is one.
     pub base: Option<u64>,
@@ -62,22 +64,22 @@ pub struct Manifest {
     pub deltas: Vec<u64>,
     /// Numbers of the segments, oldest first.
     pub segments: Vec<u64>,
-    /// The files of the write-ahead log that count, oldest first. One is named before its first frame is written, and
-    /// no longer named before it is written anew.
+    /// Files of the write-ahead log, oldest first. A file is named before its first frame is written, and is
+    /// no longer named when it is overwritten.
     pub log: Vec<LogFile>,
-    /// How far the log went at least when this was written: all of it was durable.
+    /// Last commit that was durable in the write-ahead log when the manifest was written.
     pub reached: End,
-    /// The next number for a file.
+    /// Number of the last file that was allocated.
     pub next_file: u64,
 }
 
-/// The name of a base or delta.
+/// Path of a base or delta.
 pub fn file_name(id: u64) -> String {
     format!("{FOLDER}/{id:016x}")
 }
 
 impl Manifest {
-    /// Reads it; none when there is none.
+    /// Reads the manifest; `None` if there is none.
     pub fn load(disk: &dyn Disk) -> Result<Option<Self>, OpenError> {
         if !disk.list("").in_file("the data folder")?.iter().any(|name| name == MANIFEST) {
             return Ok(None);
@@ -85,25 +87,26 @@ impl Manifest {
         Self::read(unwrap_file(MANIFEST, load(disk, MANIFEST)?)?).in_file(MANIFEST).map(Some)
     }
 
-    /// Puts it in the place of the one before, durably.
+    /// Replaces the manifest durably.
     pub fn store(&self, disk: &dyn Disk) -> io::Result<()> {
         match disk.remove(MANIFEST_NEW) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         save(disk, MANIFEST_NEW, wrap_file(&self.write()))?;
-        // From here on either may be the one that counts. That is not a want of space, with which one may go on.
+        // After a failed rename either manifest may be the current one. So this must not count as a transient
+        // error.
         let renamed = disk.rename(MANIFEST_NEW, MANIFEST).and_then(|()| disk.sync_folder(""));
         renamed.map_err(|error| io::Error::other(format!("{MANIFEST}: {error}")))
     }
 
-    /// What is known of the write-ahead log.
+    /// What the manifest says about the write-ahead log.
     pub fn known_log(&self) -> KnownLog {
         let applied = End { number: self.applied, chain: self.chain };
         KnownLog { applied, reached: self.reached, files: self.log.clone() }
     }
 
-    /// Whether it still has all files of an earlier one, and what they are needed for has not changed. The log may have
+    /// Whether this manifest still names all files of an earlier one for the same purpose. The log may have
     /// grown.
     pub(crate) fn has_files_of(&self, earlier: &Self) -> bool {
         let same = |file: &LogFile, other: &LogFile| LogFile { last: other.last, ..*file } == *other;
@@ -117,7 +120,7 @@ impl Manifest {
         log && parts(self) == parts(earlier)
     }
 
-    /// A number for a new file.
+    /// Allocates the number of a new file.
     pub fn new_file(&mut self) -> u64 {
         self.next_file += 1;
         self.next_file
@@ -168,24 +171,24 @@ impl Manifest {
     }
 }
 
-/// What a memtable changed beside the tails of logs, written as it happened.
+/// Changes made by a memtable, other than tails of logs, encoded as they happen.
 #[derive(Debug, Default)]
 pub struct Delta(Vec<u8>);
 
 impl Delta {
-    /// Its size so far.
+    /// Size so far in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// A log began.
+    /// Records that a log was created.
     pub fn created(&mut self, log: LogId, tail: Position) {
         self.0.byte(CREATED);
         self.0.log(log);
         self.0.position(tail);
     }
 
-    /// A log was appended to: only stamps and its closing count here.
+    /// Records an append: only stamps and closing, since tails are written with the memtable.
     pub fn appended(&mut self, append: &Append, now: Timestamp) {
         let Conditions { producer, order, tail: _ } = &append.conditions;
         if producer.is_none() && order.is_none() && append.then == Then::StayOpen {
@@ -199,27 +202,27 @@ impl Delta {
         put_option(&mut self.0, order.as_ref(), |out, order| out.text(order));
     }
 
-    /// A floor was raised.
+    /// Records that the floor of a log was raised.
     pub fn trimmed(&mut self, log: LogId, floor: Position) {
         self.0.byte(TRIMMED);
         self.0.log(log);
         self.0.position(floor);
     }
 
-    /// A log ended.
+    /// Records that a log was deleted.
     pub fn ended(&mut self, log: LogId) {
         self.0.byte(ENDED);
         self.0.log(log);
     }
 
-    /// The tables changed.
+    /// Records a change of the tables, as encoded.
     pub fn changed(&mut self, bytes: &[u8]) {
         self.0.byte(CHANGED);
         self.0.bytes(bytes);
     }
 }
 
-/// Writes what a memtable changed as a delta. Returns its size.
+/// Writes the changes of a memtable as a delta. Returns its size in bytes.
 pub fn store_delta(disk: &dyn Disk, id: u64, memtable: &Memtable) -> io::Result<u64> {
     let mut file = FileWriter::create(disk, id)?;
     let delta = &memtable.delta.0;
@@ -236,8 +239,8 @@ pub fn store_delta(disk: &dyn Disk, id: u64, memtable: &Memtable) -> io::Result<
     file.finish(disk)
 }
 
-/// Writes the snapshot that has begun as a base, and ends it. The store's lock is taken again and again, each time to gather
-/// a few rows. Returns the size of the base.
+/// Writes the current snapshot as a base, and ends the snapshot. Takes the store's lock repeatedly, each time
+/// for a few rows. Returns the size of the base in bytes.
 pub fn store_base<T: StoredState>(
     disk: &dyn Disk,
     id: u64,
@@ -277,7 +280,7 @@ pub fn store_base<T: StoredState>(
     file.finish(disk)
 }
 
-/// Reads what a manifest names, except for the segments' records.
+/// Reads the checkpoint that a manifest names. Does not read segments.
 pub fn load_state<T: StoredState>(disk: &dyn Disk, manifest: &Manifest) -> Result<StoreState<T>, OpenError> {
     let mut state = StoreState::empty();
     if let Some(base) = manifest.base {
@@ -337,7 +340,7 @@ fn read_delta<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Resu
             TRIMMED => {
                 let (log, floor) = (changes.log()?, changes.position()?);
                 if let Some(slot) = state.logs.get_mut(log) {
-                    // The tail was at least there; tails come last.
+                    // The tail was at least at the floor; tails are stored last.
                     slot.state.extend(floor);
                     slot.state.trim(floor);
                 }
@@ -390,18 +393,18 @@ fn take_state(reader: &mut Reader) -> Result<LogState, DecodeError> {
     Ok(LogParts { status, producers, order, closed_by }.into())
 }
 
-/// Writes a totals.
+/// Encodes the totals of a log.
 pub fn put_totals(out: &mut Vec<u8>, totals: LogTotals) {
     out.number(totals.records);
     out.number(totals.bytes);
 }
 
-/// Reads a totals.
+/// Decodes the totals of a log.
 pub fn take_totals(reader: &mut Reader) -> Result<LogTotals, DecodeError> {
     Ok(LogTotals { records: reader.number()?, bytes: reader.number()? })
 }
 
-/// Writes a value that may be missing.
+/// Encodes an optional value.
 pub fn put_option<V>(out: &mut Vec<u8>, value: Option<V>, put: impl FnOnce(&mut Vec<u8>, V)) {
     out.byte(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -409,7 +412,7 @@ pub fn put_option<V>(out: &mut Vec<u8>, value: Option<V>, put: impl FnOnce(&mut 
     }
 }
 
-/// Reads a value that may be missing.
+/// Decodes an optional value.
 pub fn take_option<V>(
     reader: &mut Reader,
     value: impl FnOnce(&mut Reader) -> Result<V, DecodeError>,
@@ -417,7 +420,7 @@ pub fn take_option<V>(
     if reader.byte()? == 0 { Ok(None) } else { value(reader).map(Some) }
 }
 
-/// A base or delta in the making, written as it comes. Its head, with the checksum, is written last.
+/// A base or delta under construction. Its head, with the checksum, is written last.
 struct FileWriter {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
@@ -432,13 +435,13 @@ impl FileWriter {
         Ok(Self { file, buffer: Vec::new(), written: 0, sum: Checksum::begin(0) })
     }
 
-    /// Writes what was gathered, if it is more than so much.
+    /// Writes the buffer if it has more than `above` bytes.
     fn flush(&mut self, above: usize) -> io::Result<()> {
         if self.buffer.len() > above {
             let mut buffer = std::mem::take(&mut self.buffer);
             self.write(&buffer)?;
             buffer.clear();
-            // One large row does not keep its memory until the end.
+            // Memory that one large row needed is not kept until the end.
             buffer.shrink_to(2 * BUFFER);
             self.buffer = buffer;
         }
@@ -452,7 +455,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Completes the file and makes it durable. Returns its size.
+    /// Completes the file and makes it durable. Returns its size in bytes.
     fn finish(mut self, disk: &dyn Disk) -> io::Result<u64> {
         self.flush(0)?;
         self.file.write_at(0, &head(self.sum.end()))?;
@@ -489,12 +492,12 @@ fn head(sum: u32) -> Vec<u8> {
     out
 }
 
-/// The content of a file, checked.
+/// Verifies magic, version and checksum, and returns the content.
 fn unwrap_file(name: &str, bytes: Bytes) -> Result<Bytes, OpenError> {
     let mut reader = Reader(bytes);
     let magic = reader.exactly(8).in_file(name)?;
     if magic != MAGIC[..] {
-        return Err(OpenError::damaged(name, "it does not begin as it should"));
+        return Err(OpenError::damaged(name, "it does not start with the magic of a checkpoint or manifest"));
     }
     let found = reader.fixed32().in_file(name)?;
     if found != VERSION {

@@ -1,44 +1,47 @@
-//! Bytes to values and back: what all files are written with. Numbers are little-endian or of variable length.
+//! Encoding of values in all files of the store.
+//!
+//! Integers are little-endian of fixed width, or LEB128 varints (`number`). [`Writer`] and [`Reader`] mirror
+//! each other: a value is read by the method of the name it was written with.
 
 use bytes::{Buf, Bytes};
 use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timestamp};
 
-/// Bytes that do not say what they should.
+/// Bytes that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the bytes end too early or make no sense")]
+#[error("its content is truncated or cannot be decoded")]
 pub struct DecodeError;
 
-/// Writes values behind each other.
+/// Appends encoded values to a buffer.
 pub trait Writer {
-    /// One byte.
+    /// Writes one byte.
     fn byte(&mut self, value: u8);
-    /// A number in as few bytes as it needs.
+    /// Writes a varint: seven bits in a byte, lowest first.
     fn number(&mut self, value: u64);
-    /// Four bytes.
+    /// Writes four bytes, little-endian.
     fn fixed32(&mut self, value: u32);
-    /// Eight bytes.
+    /// Writes eight bytes, little-endian.
     fn fixed64(&mut self, value: u64);
-    /// A length and bytes.
+    /// Writes a length and the bytes.
     fn bytes(&mut self, value: &[u8]);
 
-    /// A length and text.
+    /// Writes a length and UTF-8 text.
     fn text(&mut self, value: &str) {
         self.bytes(value.as_bytes());
     }
 
-    /// A log.
+    /// Writes the number of a log.
     fn log(&mut self, log: LogId) {
         self.number(log.get());
     }
 
-    /// A position.
+    /// Writes a position as two varints, the high half first.
     fn position(&mut self, position: Position) {
         let (high, low) = halves(position);
         self.number(high);
         self.number(low);
     }
 
-    /// A producer's stamp.
+    /// Writes a producer's id, epoch and sequence number.
     fn producer(&mut self, producer: &Producer) {
         self.text(producer.id.as_str());
         self.number(producer.epoch);
@@ -73,22 +76,22 @@ impl Writer for Vec<u8> {
     }
 }
 
-/// Reads values that stand behind each other. What it gives shares the memory it reads.
+/// Reads encoded values in sequence. Byte strings share the memory of the input.
 #[derive(Clone, Debug)]
 pub struct Reader(pub Bytes);
 
 impl Reader {
-    /// Whether all was read.
+    /// Whether all input was read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn byte(&mut self) -> Result<u8, DecodeError> {
         if self.0.is_empty() { Err(DecodeError) } else { Ok(self.0.get_u8()) }
     }
 
-    /// A number of variable length.
+    /// Reads a varint.
     pub fn number(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -105,87 +108,88 @@ impl Reader {
         Err(DecodeError)
     }
 
-    /// A number that counts things in memory.
+    /// Reads a varint that must fit `usize`.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         usize::try_from(self.number()?).map_err(|_| DecodeError)
     }
 
-    /// Four bytes.
+    /// Reads four bytes, little-endian.
     pub fn fixed32(&mut self) -> Result<u32, DecodeError> {
         if self.0.len() < 4 { Err(DecodeError) } else { Ok(self.0.get_u32_le()) }
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes, little-endian.
     pub fn fixed64(&mut self) -> Result<u64, DecodeError> {
         if self.0.len() < 8 { Err(DecodeError) } else { Ok(self.0.get_u64_le()) }
     }
 
-    /// So many bytes.
+    /// Reads `length` bytes.
     pub fn exactly(&mut self, length: usize) -> Result<Bytes, DecodeError> {
         if self.0.len() < length { Err(DecodeError) } else { Ok(self.0.split_to(length)) }
     }
 
-    /// A length and bytes.
+    /// Reads a length and that many bytes.
     pub fn bytes(&mut self) -> Result<Bytes, DecodeError> {
         let length = self.count()?;
         self.exactly(length)
     }
 
-    /// A length and text.
+    /// Reads a length and UTF-8 text.
     pub fn text(&mut self) -> Result<String, DecodeError> {
         String::from_utf8(self.bytes()?.to_vec()).map_err(|_| DecodeError)
     }
 
-    /// A log.
+    /// Reads the number of a log.
     pub fn log(&mut self) -> Result<LogId, DecodeError> {
         Ok(LogId::new(self.number()?))
     }
 
-    /// A position.
+    /// Reads a position.
     pub fn position(&mut self) -> Result<Position, DecodeError> {
         Ok(whole(self.number()?, self.number()?))
     }
 
-    /// A commit number.
+    /// Reads a commit number.
     pub fn commit(&mut self) -> Result<CommitNumber, DecodeError> {
         Ok(CommitNumber::from_number(self.number()?))
     }
 
-    /// A moment.
+    /// Reads a timestamp in milliseconds.
     pub fn time(&mut self) -> Result<Timestamp, DecodeError> {
         Ok(Timestamp::from_millis(self.number()?))
     }
 
-    /// A producer's stamp.
+    /// Reads a producer's id, epoch and sequence number.
     pub fn producer(&mut self) -> Result<Producer, DecodeError> {
         let id = ProducerId::parse(&self.text()?).map_err(|_| DecodeError)?;
         Ok(Producer { id, epoch: self.number()?, sequence: self.number()? })
     }
 }
 
-/// The two halves of a position: for one the store gave, commit and index.
+/// Splits a position into its high and low half. In a position that the store assigned these are commit
+/// number and index.
 pub fn halves(position: Position) -> (u64, u64) {
     ((position.get() >> 64) as u64, position.get() as u64)
 }
 
-/// Reads back [`halves`].
+/// Joins two [`halves`] to a position.
 pub fn whole(high: u64, low: u64) -> Position {
     Position::new((u128::from(high) << 64) | u128::from(low))
 }
 
-/// Checksum of bytes, begun with a salt that only the file knows.
+/// CRC-32 of the parts in sequence, preceded by the salt.
 pub fn checksum(salt: u64, parts: &[&[u8]]) -> u32 {
     let mut sum = Checksum::begin(salt);
     parts.iter().for_each(|part| sum.add(part));
     sum.end()
 }
 
-/// A [`checksum`] of bytes that come one after the other.
+/// A [`checksum`] computed incrementally.
 #[derive(Debug)]
 pub struct Checksum(crc32fast::Hasher);
 
 impl Checksum {
-    /// Of nothing yet.
+    /// Starts a checksum with a salt.
     pub fn begin(salt: u64) -> Self {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&salt.to_le_bytes());
@@ -197,7 +201,7 @@ impl Checksum {
         self.0.update(bytes);
     }
 
-    /// The checksum of all.
+    /// Returns the checksum of everything added.
     pub fn end(self) -> u32 {
         self.0.finalize()
     }

@@ -1,10 +1,13 @@
 //! The one thread that commits.
 //!
-//! Commits wait in a queue. The committer takes all that wait, validates them one after the other, writes what they do as
-//! one frame, syncs it, applies it and answers. While it syncs, the next ones gather: that is the group commit, without
-//! a timer unless the operator has set one. Commits of one frame see each other: logs through an overlay of the states
-//! they access, tables by keeping apart what would have to (it waits for the next frame). A refusal is told with the
-//! frame it was validated in.
+//! Commits wait in a queue. The committer takes all that wait, validates them in order, writes their effects
+//! as one frame, syncs it, applies it and answers. Commits that arrive during the sync form the next frame:
+//! that is the group commit, without a timer unless the operator has set one. Within a frame, commits see the
+//! effects of earlier ones on logs through an overlay; two commits whose table changes conflict go to
+//! different frames. A refused commit is answered when the frame it was validated in is durable, because the
+//! refusal may depend on that frame.
+//!
+//! Read [`Committer::run`], then [`Job`] and [`Batch`].
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -32,31 +35,31 @@ use crate::store::{Options, StoreInner};
 use crate::stored_state::{Access, StoredState};
 use crate::wal::Wal;
 
-/// A memtable is also written when the log has so many full files that may still be needed: a start reads them all.
+/// Number of full log files at which a memtable is flushed even if it is small: recovery reads all of them.
 const WAL_FILES: usize = 3;
-/// A frame takes no further commit beyond this.
+/// Size in bytes from which a frame takes no further commit.
 const FRAME_BYTES: usize = 1 << 20;
-/// A frame takes no further commit beyond so many.
+/// Number of commits from which a frame takes no further one.
 const FRAME_COMMITS: usize = 4096;
 
-/// A commit on its way.
+/// A commit in the queue.
 pub(crate) struct Job<T: StoredState> {
     pub(crate) commit: Commit<T::Change>,
-    /// What each reference of the commit to stored records refers to, by its place among the operations.
+    /// Records that the commit's references refer to, by index of the operation.
     pub(crate) stored: HashMap<usize, StoredRead>,
-    /// The changes as they are written, in order; none for one that is only validated.
+    /// Encoded changes, in order; `None` for a precondition, which is validated and not written.
     pub(crate) written: Written,
-    /// About how many bytes it takes in a frame, and not less.
+    /// Upper bound of the bytes it takes in a frame.
     pub(crate) size: usize,
-    /// Its share of the queue.
+    /// Its share of the queue's bytes.
     pub(crate) share: OwnedSemaphorePermit,
-    pub(crate) answer: Asker<T>,
+    pub(crate) answer: ReplySender<T>,
 }
 
-/// Changes as they are written.
+/// Encoded changes of a commit; `None` for a precondition.
 pub(crate) type Written = Vec<Option<Vec<u8>>>;
 
-/// Writes the changes of a commit. Whoever commits does it, so that the one thread need not.
+/// Encodes the changes of a commit. The caller's task does this, to keep it off the committer thread.
 pub(crate) fn written<T: StoredState>(commit: &Commit<T::Change>) -> Written {
     let write = |change: &T::Change| {
         let mut bytes = Vec::new();
@@ -66,7 +69,7 @@ pub(crate) fn written<T: StoredState>(commit: &Commit<T::Change>) -> Written {
     commit.changes.iter().map(|change| (!T::is_precondition(change)).then(|| write(change))).collect()
 }
 
-/// Records that a reference refers to, as they were read.
+/// Records that a reference refers to, as they were when read.
 pub(crate) struct StoredRead {
     pub(crate) log: LogId,
     pub(crate) through: Position,
@@ -74,19 +77,19 @@ pub(crate) struct StoredRead {
     pub(crate) records: Vec<Record>,
 }
 
-/// What comes of a commit.
+/// Reply to a queued commit.
 pub(crate) enum Reply<T: StoredState> {
-    /// An answer.
+    /// The commit was made or refused.
     Done(Answer<T>),
-    /// What it refers to has changed since it was read: read again.
+    /// A record that it refers to has changed since it was read. The caller reads again and retries.
     Stale(Commit<T::Change>, Written),
 }
 
-/// Whoever waits for an answer.
-type Asker<T> = oneshot::Sender<Reply<T>>;
+/// Channel to the caller that waits for the reply.
+type ReplySender<T> = oneshot::Sender<Reply<T>>;
 pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
 
-/// The thread's work.
+/// The committer thread.
 pub(crate) struct Committer<T: StoredState> {
     pub(crate) shared: Arc<StoreInner<T>>,
     pub(crate) disk: Arc<dyn Disk>,
@@ -100,15 +103,15 @@ pub(crate) struct Committer<T: StoredState> {
     pub(crate) work: Work<T>,
 }
 
-/// What the thread keeps from one frame to the next.
+/// Data that the thread keeps from one frame to the next.
 pub(crate) struct Work<T: StoredState> {
-    /// The memory of the last frame, to be used again.
+    /// Buffer of the last frame, for reuse.
     memory: Vec<u8>,
-    /// The same for its overlay.
+    /// Overlay of the last frame, for reuse.
     overlay: Overlay,
-    /// Commits that could not be validated together with those before them.
+    /// Commits that conflict with earlier ones of the frame; they are validated for the next frame.
     postponed: VecDeque<Job<T>>,
-    /// A write has failed: nothing is known of the disk any more.
+    /// Whether a write has failed. What is on the disk is then unknown until a restart.
     stopped: bool,
 }
 
@@ -118,49 +121,52 @@ impl<T: StoredState> Default for Work<T> {
     }
 }
 
-/// What goes into one frame.
+/// The commits of one frame.
 struct Batch<T: StoredState> {
     number: CommitNumber,
     now: Timestamp,
     frame: Frame,
-    /// What the frame takes without commits, and may take with them.
+    /// Bytes of the frame without commits.
     empty_bytes: usize,
+    /// Largest size of the frame in bytes.
     frame_bytes_max: usize,
-    /// Whether it may take what needs space.
+    /// Whether commits that need space are accepted.
     space: Space,
-    /// The logs it touches, as it leaves them.
+    /// Logs that the frame changes, as they are after it.
     logs: Overlay,
-    /// What the changes so far read or write.
+    /// Conflict keys of the changes so far, with the kind of access.
     keys: HashMap<u64, Access>,
-    good: Vec<Good<T>>,
-    /// Those that are not made, and what they are told when the frame is durable: it may rest on what the frame does.
-    told: Vec<(Asker<T>, Reply<T>)>,
+    accepted: Vec<Accepted<T>>,
+    /// Replies to commits that are not made. They are sent when the frame is durable, because they may depend
+    /// on it.
+    replies: Vec<(ReplySender<T>, Reply<T>)>,
 }
 
-/// Whether there is space for more.
+/// Whether free disk space is above the reserve.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     Enough,
     Low,
 }
 
-/// A commit that was validated good.
-struct Good<T: StoredState> {
+/// A commit that was validated and goes into the frame.
+struct Accepted<T: StoredState> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
-    /// Kept until it is made.
+    /// Held until the commit is made.
     _share: OwnedSemaphorePermit,
-    answer: Asker<T>,
+    answer: ReplySender<T>,
 }
 
 impl<T: StoredState> Batch<T> {
-    /// Whether a commit must wait for the next frame. A large one has a frame to itself, so that others need not wait
-    /// until it is written.
+    /// Whether a commit must wait for the next frame. A large commit gets a frame of its own, so that others
+    /// do not wait for it to be written.
     fn has_no_space_for(&self, job: &Job<T>) -> bool {
-        !self.good.is_empty() && self.frame.size() + job.size > FRAME_BYTES.min(self.frame_bytes_max)
+        !self.accepted.is_empty() && self.frame.size() + job.size > FRAME_BYTES.min(self.frame_bytes_max)
     }
 
-    /// Whether a change that touches something must not be validated without what is in the batch already.
+    /// Whether an access conflicts with one of the batch, so that the change cannot be validated in this
+    /// frame.
     fn collides(&self, access: Access, key: u64) -> bool {
         let before = self.keys.get(&key);
         before.is_some_and(|&before| before == Access::Writes || access == Access::Writes)
@@ -194,12 +200,12 @@ impl<T: StoredState> Committer<T> {
                     break;
                 }
                 self.validate(&mut batch, job);
-                let full = batch.good.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
+                let full = batch.accepted.len() >= FRAME_COMMITS || batch.frame.size() >= FRAME_BYTES;
                 if full || self.work.postponed.len() >= FRAME_COMMITS {
                     break;
                 }
             }
-            // What was postponed before and not reached comes first again.
+            // Postponed commits that were not reached stay ahead of the newly postponed ones.
             waiting.append(&mut self.work.postponed);
             self.work.postponed = waiting;
             self.commit(batch);
@@ -211,7 +217,7 @@ impl<T: StoredState> Committer<T> {
         let first_of_era = CommitNumber::new(self.era, last.get() % CommitNumber::PER_ERA + 1);
         let number = if last.era() == self.era { last.next() } else { first_of_era };
         let now = self.clock.now();
-        // A disk that cannot be asked will fail when it is written to; that tells more.
+        // If free space cannot be determined, the write itself will give the better error.
         let low = self.disk.available().is_ok_and(|space| space < self.options.reserve_bytes);
         let frame = Frame::begin(std::mem::take(&mut self.work.memory), number, now);
         Batch {
@@ -223,8 +229,8 @@ impl<T: StoredState> Committer<T> {
             frame,
             logs: std::mem::take(&mut self.work.overlay),
             keys: HashMap::new(),
-            good: Vec::new(),
-            told: Vec::new(),
+            accepted: Vec::new(),
+            replies: Vec::new(),
         }
     }
 
@@ -241,7 +247,7 @@ impl<T: StoredState> Committer<T> {
         let (bytes, most) = (batch.empty_bytes + job.size, batch.frame_bytes_max);
         if bytes > most {
             let error = StoreError::TooLarge { bytes, most };
-            return batch.told.push((job.answer, Reply::Done(Err(CommitError::Store(error)))));
+            return batch.replies.push((job.answer, Reply::Done(Err(CommitError::Store(error)))));
         }
         let Job { commit, stored, written, size: _, share, answer } = job;
         let takes_space = || {
@@ -249,10 +255,10 @@ impl<T: StoredState> Committer<T> {
                 || commit.changes.iter().any(|change| state.tables.takes_space(change))
         };
         if batch.space == Space::Low && takes_space() {
-            return batch.told.push((answer, Reply::Done(Err(CommitError::Store(StoreError::NoSpace)))));
+            return batch.replies.push((answer, Reply::Done(Err(CommitError::Store(StoreError::NoSpace)))));
         }
         if stored.values().any(|read| read.is_stale(&state, &batch.logs)) {
-            return batch.told.push((answer, Reply::Stale(commit, written)));
+            return batch.replies.push((answer, Reply::Stale(commit, written)));
         }
         let declined = commit.changes.iter().find_map(|change| state.tables.validate(change).err());
         let view = BatchView { state: &state, stored };
@@ -263,7 +269,7 @@ impl<T: StoredState> Committer<T> {
         };
         let plan = match validated {
             Ok(plan) => plan,
-            Err(refusal) => return batch.told.push((answer, Reply::Done(Err(refusal)))),
+            Err(refusal) => return batch.replies.push((answer, Reply::Done(Err(refusal)))),
         };
         batch.frame.effects(&plan.effects);
         let mut changes = Vec::with_capacity(commit.changes.len());
@@ -275,18 +281,18 @@ impl<T: StoredState> Committer<T> {
         for (access, key) in keys {
             batch.claim(access, key);
         }
-        batch.good.push(Good { plan, changes, _share: share, answer });
+        batch.accepted.push(Accepted { plan, changes, _share: share, answer });
     }
 
-    /// Makes a batch durable, then visible, then tells.
+    /// Makes a batch durable, then visible, then sends the replies.
     fn commit(&mut self, mut batch: Batch<T>) {
-        if !batch.good.is_empty() {
+        if !batch.accepted.is_empty() {
             match self.write(&mut batch) {
                 Ok(()) => self.show(&mut batch),
                 Err(error) => batch.fail(&error),
             }
         }
-        batch.tell();
+        batch.send_replies();
         self.work.memory = batch.frame.into_memory();
         batch.logs.clear();
         self.work.overlay = batch.logs;
@@ -310,17 +316,18 @@ impl<T: StoredState> Committer<T> {
         if bytes >= 2 * self.options.memtable_bytes && self.maintenance.is_starved() {
             return Err(StoreError::NoSpace);
         }
-        // Nothing is acknowledged that goes into files which nobody will find again.
+        // Commits must not be acknowledged from a folder that was removed or replaced: nobody would find them
+        // again.
         self.disk.still_held().map_err(|error| self.stop(&error))?;
         self.make_room(batch.frame.size(), last)?;
         let began = self.clock.elapsed();
         self.wal.write(&mut batch.frame).map_err(|error| self.stop(&error))?;
         let took = self.clock.elapsed().saturating_sub(began);
-        self.counts.frame(batch.good.len(), batch.frame.size(), took);
+        self.counts.frame(batch.accepted.len(), batch.frame.size(), took);
         Ok(())
     }
 
-    /// Goes to the next file of the log, if need be and if there is space.
+    /// Switches to the next file of the log if needed. Fails if there is no space for it.
     fn make_room(&mut self, bytes: usize, last: CommitNumber) -> Result<(), StoreError> {
         let files = &self.files;
         match self.wal.make_room(bytes, last, &|log| files.record_log(log)) {
@@ -338,7 +345,7 @@ impl<T: StoredState> Committer<T> {
         }
     }
 
-    /// The disk has failed. What it has is only known again after a restart.
+    /// Stops the store after an error of the disk. What is on the disk is known again only after a restart.
     fn stop(&mut self, error: &io::Error) -> StoreError {
         let message = format!("a write to the store failed, so it has stopped: {error}");
         self.shared.stopped.store(true, Ordering::Relaxed);
@@ -350,12 +357,13 @@ impl<T: StoredState> Committer<T> {
     }
 
     fn show(&mut self, batch: &mut Batch<T>) {
-        // The copies go before the originals change: what they share need not be copied then.
+        // Drop the overlay's copies before the originals change, so that data they share is not cloned on
+        // write.
         let touched: Vec<LogId> = batch.logs.drain().map(|(log, _)| log).collect();
         let mut state = self.shared.write();
         (state.last_commit, state.chain) = (batch.number, self.wal.chain());
-        let mut answers = Vec::with_capacity(batch.good.len());
-        for Good { plan, changes, answer, .. } in batch.good.drain(..) {
+        let mut answers = Vec::with_capacity(batch.accepted.len());
+        for Accepted { plan, changes, answer, .. } in batch.accepted.drain(..) {
             for effect in plan.effects {
                 self.counts.effect(&effect);
                 state.apply(effect, batch.number, batch.now);
@@ -373,7 +381,7 @@ impl<T: StoredState> Committer<T> {
             self.shared.bus.wake(log);
         }
         for (answer, committed) in answers {
-            // Whoever does not wait any more has its commit all the same.
+            // A caller that has stopped waiting does not undo its commit.
             let _ = answer.send(Reply::Done(Ok(committed)));
         }
         if let Some(memtable) = memtable {
@@ -385,32 +393,33 @@ impl<T: StoredState> Committer<T> {
 }
 
 impl<T: StoredState> Batch<T> {
-    /// The frame is not on the disk. Refusals may have rested on it, so they do not count either.
+    /// Answers all commits with an error: the frame was not written, so refusals that may depend on it do not
+    /// count.
     fn fail(&mut self, error: &StoreError) {
-        let told = self.told.drain(..).map(|(answer, _)| answer);
-        let failed = self.good.drain(..).map(|good| good.answer).chain(told);
+        let refused = self.replies.drain(..).map(|(answer, _)| answer);
+        let failed = self.accepted.drain(..).map(|accepted| accepted.answer).chain(refused);
         let failed: Vec<_> =
             failed.map(|answer| (answer, Reply::Done(Err(CommitError::Store(error.clone()))))).collect();
-        self.told = failed;
+        self.replies = failed;
     }
 
-    fn tell(&mut self) {
-        for (answer, reply) in self.told.drain(..) {
-            // Whoever does not wait any more has nothing to hear.
+    fn send_replies(&mut self) {
+        for (answer, reply) in self.replies.drain(..) {
+            // The caller may have stopped waiting.
             let _ = answer.send(reply);
         }
     }
 }
 
 impl StoredRead {
-    /// Whether it would be read differently now.
+    /// Whether reading now would give other records.
     fn is_stale<T: StoredState>(&self, state: &StoreState<T>, batch: &Overlay) -> bool {
         let visible = || state.logs.get(self.log).map(|slot| slot.state.status());
         let now = match batch.get(&self.log) {
             Some(known) => known.as_ref().map(LogState::status),
             None => visible(),
         };
-        // A log that is gone is told by validating.
+        // A log that no longer exists is reported by validation.
         now.is_some_and(|now| {
             let grown = self.through > self.status.tail && now.tail != self.status.tail;
             grown || now.floor != self.status.floor
@@ -425,9 +434,9 @@ fn takes_space(operation: &Operation) -> bool {
     }
 }
 
-/// About how many bytes a commit takes in a frame, and not less.
+/// Upper bound of the bytes that a commit takes in a frame.
 pub(crate) fn size<C>(commit: &Commit<C>, stored: &HashMap<usize, StoredRead>, written: &Written) -> usize {
-    /// A tag, and a few numbers and positions.
+    /// Bytes of an item without payloads: a tag, and a few numbers and positions.
     const ITEM: usize = 64;
     let payloads = |operation: &Operation| match operation {
         Operation::Append(append) => append.payloads.len(),
@@ -455,11 +464,11 @@ pub(crate) fn size<C>(commit: &Commit<C>, stored: &HashMap<usize, StoredRead>, w
     commit.operations.iter().map(operation).sum::<usize>() + stored.sum::<usize>() + changes.sum::<usize>()
 }
 
-/// The next commit. Looks a few times before it lets the thread sleep: a client that was just answered often has
-/// the next one ready, and waking a thread costs as much as a fifth of a sync.
+/// Returns the next commit, polling a few times before it blocks: a client that was just answered often has
+/// the next commit ready, and waking a thread costs as much as a fifth of a sync.
 fn next_job<T: StoredState>(jobs: &mut mpsc::Receiver<Job<T>>) -> Option<Job<T>> {
-    const LOOKS: usize = 48;
-    for _ in 0..LOOKS {
+    const POLLS: usize = 48;
+    for _ in 0..POLLS {
         if let Ok(job) = jobs.try_recv() {
             return Some(job);
         }

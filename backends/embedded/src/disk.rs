@@ -1,4 +1,6 @@
-//! All access to the disk, behind two small traits, so that tests can lose power.
+//! File access behind two small traits, [`Disk`] and [`DiskFile`], so that tests can simulate power cuts.
+//!
+//! [`Folder`] is the real file system; `simulation` has the one for tests. No other module opens files.
 
 use std::fs;
 use std::io;
@@ -12,34 +14,34 @@ use rustix::io::Errno;
 
 use crate::lock::LOCK;
 
-/// A folder of files. Names are relative, with `/` between folder and file.
+/// A folder of files. Names are relative, with `/` between folder and file name.
 pub trait Disk: Send + Sync + 'static {
-    /// Makes a folder, if it is not there.
+    /// Creates a folder if it does not exist.
     fn create_folder(&self, name: &str) -> io::Result<()>;
 
-    /// Makes a file that must not be there. Durable after its own `sync` and the folder's.
+    /// Creates a file. Fails if it exists. Durable after `sync` of the file and `sync_folder` of its folder.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Opens a file.
+    /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Puts a file in the place of another. Durable after the folder's sync, and never half.
+    /// Renames a file atomically, replacing the target. Durable after `sync_folder`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file. Whoever has it open can still read it.
+    /// Removes a file. Handles that have it open can still read it.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Names of what is in a folder, `""` being the whole; folders end with `/`.
+    /// Lists the names in a folder, sorted; `""` is the root. Names of folders end with `/`.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
-    /// Makes durable which files a folder has.
+    /// Makes the folder's list of files durable.
     fn sync_folder(&self, folder: &str) -> io::Result<()>;
 
-    /// Bytes that can still be written.
+    /// Bytes that can still be written to the disk.
     fn available(&self) -> io::Result<u64>;
 
-    /// Fails when the folder is no longer this process's: it was removed or replaced, and another process may have what is
-    /// at its path now.
+    /// Fails if the folder was removed or replaced since this process locked it; another process may own the
+    /// one that is at its path now.
     fn still_held(&self) -> io::Result<()> {
         Ok(())
     }
@@ -48,32 +50,32 @@ pub trait Disk: Send + Sync + 'static {
 /// One open file.
 #[allow(clippy::len_without_is_empty)]
 pub trait DiskFile: Send + Sync {
-    /// Writes at an offset. What is beyond the end makes the file longer.
+    /// Writes all bytes at an offset, extending the file if needed.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Reads just so many bytes, or fails.
+    /// Fills `bytes` from an offset. Fails if the file ends earlier.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Makes durable what was written.
+    /// Makes everything written so far durable.
     fn sync(&self) -> io::Result<()>;
 
-    /// Its length.
+    /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
 }
 
 /// A folder of the real file system.
 ///
-/// All names are resolved from the folder as it was opened, not from its path: if it is removed and another is made in
-/// its place, nothing is written there. Clones are the same folder.
+/// Names are resolved from the open directory, not from its path: if the folder is removed and another is
+/// created at its path, nothing is written to the new one. Clones share the open directory.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
     root: Arc<OwnedFd>,
-    /// The lock file that this process has locked, if it has.
+    /// Identity of the lock file that this process holds; `None` if it holds no lock.
     lock: Option<FileIdentity>,
 }
 
-/// What tells one file of the system from all others.
+/// Device and inode, which identify a file on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -81,37 +83,37 @@ struct FileIdentity {
 }
 
 impl Folder {
-    /// Opens the folder at a path.
+    /// Opens an existing folder.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let root = rustix::fs::open(&path, DIRECTORY, Mode::empty())?;
         Ok(Self { path, root: Arc::new(root), lock: None })
     }
 
-    /// Opens the folder at a path, made if it is not there, for this user alone: a store holds keys.
+    /// Opens a folder, creating it if needed. Only this user may read it, because a store holds keys.
     pub fn make(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         Self::open(path)
     }
 
-    /// Where it was when it was opened.
+    /// Path of the folder when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the lock file, making it if it is not there.
+    /// Opens the lock file, creating it if needed.
     pub(crate) fn lock_file(&self) -> io::Result<fs::File> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&*self.root, LOCK, flags, FILE_MODE)?.into())
     }
 
-    /// The folder, to be written to only as long as this is its lock file.
+    /// Returns the same folder, guarded: it refuses changes once its lock file is no longer this one.
     pub(crate) fn guarded_by(&self, lock: &fs::File) -> io::Result<Self> {
         Ok(Self { lock: Some(identity(&rustix::fs::fstat(lock)?)), ..self.clone() })
     }
 
-    /// What failed because the folder was taken away meanwhile says so.
+    /// Replaces an error by that of [`Disk::still_held`] if the folder was removed or replaced.
     fn explained<T>(&self, result: Result<T, Errno>) -> io::Result<T> {
         result.map_err(|error| self.still_held().err().unwrap_or_else(|| error.into()))
     }
@@ -181,7 +183,7 @@ impl Disk for Folder {
 
     fn sync_folder(&self, folder: &str) -> io::Result<()> {
         if folder.is_empty() {
-            // No further descriptor: that the manifest is durable must not depend on there being one.
+            // Syncs the descriptor that is open already, so that storing a manifest needs no free one.
             return Ok(rustix::fs::fsync(&*self.root)?);
         }
         let directory = rustix::fs::openat(&*self.root, folder, DIRECTORY, Mode::empty());
@@ -201,7 +203,8 @@ impl Disk for Folder {
                 "{} was removed or replaced while this process used it: its {LOCK} is not the one that was locked",
                 self.path.display()
             ))),
-            // A path that cannot be looked at says nothing of what is there.
+            // If the path cannot be read, nothing is known about what is there, so this is no proof of a
+            // loss.
             Err(_) => Ok(()),
         }
     }

@@ -1,3 +1,5 @@
+//! [`OpenError`]: why a store cannot be opened, checked or copied.
+
 use std::io;
 
 use rustix::io::Errno;
@@ -5,61 +7,61 @@ use tidings_model::CommitNumber;
 
 use crate::codec::DecodeError;
 
-/// Why a store cannot be opened or looked at. The message names the file and the next step.
+/// Why a store cannot be opened or inspected. The message names the file and what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process holds the store's lock.
     #[error("{0} is in use by another process; stop that one first, or name another folder with --data")]
     InUse(String),
-    /// Not allowed.
+    /// The process lacks permission to read or write a file.
     #[error("{name}: no permission; give the user that runs tidings the right to read and write it")]
     Permission {
-        /// The file or folder.
+        /// File or folder.
         name: String,
     },
-    /// Not ours.
+    /// The folder has files and none of them is a store's.
     #[error("{folder} holds `{name}` and no tidings store; name an empty or new folder with --data")]
     Foreign {
-        /// The folder.
+        /// Folder that was to be opened.
         folder: String,
-        /// What does not belong there.
+        /// Entry that does not belong to a store.
         name: String,
     },
-    /// A backup is made into an empty folder.
+    /// The target folder of a backup is not empty; the value is an entry in it.
     #[error("the backup's folder holds `{0}`; name an empty or new folder")]
     NotEmpty(String),
-    /// Of another version.
+    /// A file has a format version that this release does not read.
     #[error(
         "{name} has format version {found}, and this tidings reads version {expected}; use the tidings that wrote it"
     )]
     Version {
-        /// The file.
+        /// File with the other version.
         name: String,
-        /// What it says.
+        /// Version found in the file.
         found: u32,
-        /// What we read.
+        /// Version that this release reads.
         expected: u32,
     },
-    /// A file whose checksum is wrong.
+    /// A file does not have the content it should, by its checksum or its structure.
     #[error("{name} is damaged ({what}); restore a backup. `tidings store check` lists all that is damaged")]
     Damaged {
-        /// The file.
+        /// Damaged file.
         name: String,
-        /// What is wrong.
+        /// What is wrong with it.
         what: String,
     },
-    /// A hole in the log of acknowledged commits.
+    /// A frame in the middle of the write-ahead log is unreadable, although later ones are readable.
     #[error(
         "{name} is damaged at byte {offset}: commit {} cannot be read, though later ones can. Restore a backup, or \
          give up everything from that commit on: tidings store truncate",
         lost.get()
     )]
     Rot {
-        /// The file.
+        /// File of the write-ahead log.
         name: String,
-        /// Where.
+        /// Byte offset of the unreadable frame.
         offset: u64,
-        /// The first commit that is lost.
+        /// First commit that is lost.
         lost: CommitNumber,
     },
     /// The log ends before a commit that is known to have been acknowledged.
@@ -70,38 +72,38 @@ pub enum OpenError {
         lost.get()
     )]
     EndsEarly {
-        /// The file in which the log ends.
+        /// File in which the log ends.
         name: String,
-        /// Where.
+        /// Byte offset at which the log ends.
         offset: u64,
-        /// The first commit that is lost.
+        /// First commit that is lost.
         lost: CommitNumber,
-        /// The last commit of which the store knew when it wrote its manifest.
+        /// Last commit that the manifest says was durable.
         reached: CommitNumber,
     },
-    /// A file of the write-ahead log that counts is missing, or is not as it was written.
+    /// A file of the write-ahead log that the manifest names is missing, replaced, shortened or unreadable.
     #[error(
-        "{name} {what}, and acknowledged commits with it. Writer the file back, restore a backup, or give up what cannot be \
+        "{name} {what}, and acknowledged commits with it. Put the file back, restore a backup, or give up what cannot be \
          read and everything after it: tidings store truncate"
     )]
     LogFile {
-        /// The file.
+        /// File of the write-ahead log.
         name: String,
         /// What is wrong, as the rest of a sentence.
         what: String,
     },
-    /// The disk said no.
+    /// The system reported an error.
     #[error("{name}: {error}")]
     Io {
-        /// The file.
+        /// File or folder.
         name: String,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
 impl OpenError {
-    /// Trouble with a file.
+    /// Wraps a system error, with a variant of its own for missing permission.
     pub fn io(name: &str, error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::Permission { name: name.to_owned() },
@@ -109,28 +111,28 @@ impl OpenError {
         }
     }
 
-    /// Whether it is damage of the write-ahead log, which `truncate` accepts as a loss.
+    /// Whether this is damage of the write-ahead log, which `truncate` repairs by giving up commits.
     pub(crate) fn is_loss(&self) -> bool {
         matches!(self, Self::Rot { .. } | Self::EndsEarly { .. } | Self::LogFile { .. })
     }
 
-    /// A file that does not say what it should.
+    /// A file with wrong content.
     pub fn damaged(name: &str, what: impl ToString) -> Self {
         Self::Damaged { name: name.to_owned(), what: what.to_string() }
     }
 }
 
-/// Whether what has failed may succeed later without anybody's help: space, a quota or file descriptors ran out, and
-/// nothing was done by halves. Every other failure of the disk ends the store.
+/// Whether an operation may succeed later without intervention: space, quota or file descriptors ran out, and
+/// nothing was partly done. Any other error of the disk stops the store.
 pub(crate) fn is_transient(error: &io::Error) -> bool {
     let descriptors = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
         || descriptors.contains(&error.raw_os_error())
 }
 
-/// Adds the name of the file to an error.
+/// Adds the name of a file to an error.
 pub trait InFile<T> {
-    /// The same, of this file.
+    /// Converts the error to an [`OpenError`] about this file.
     fn in_file(self, name: &str) -> Result<T, OpenError>;
 }
 
@@ -142,6 +144,6 @@ impl<T> InFile<T> for io::Result<T> {
 
 impl<T> InFile<T> for Result<T, DecodeError> {
     fn in_file(self, name: &str) -> Result<T, OpenError> {
-        self.map_err(|garbled| OpenError::damaged(name, garbled))
+        self.map_err(|error| OpenError::damaged(name, error))
     }
 }

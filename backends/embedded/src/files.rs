@@ -1,4 +1,7 @@
-//! Which files count. The threads that write them share this.
+//! The manifest in memory, shared by the threads that write files.
+//!
+//! [`Files::replace`] is the only way to change which files belong to the store. Invariant: the segments that
+//! readers see are those of the durable manifest.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,12 +24,13 @@ pub(crate) struct Files<T: StateMachine> {
     manifest: Mutex<Manifest>,
 }
 
-/// What must be left on the disk after something that could also be done later.
+/// Free space that must remain on the disk after work that could also be done later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// The reserve: with less, commits that take space are refused.
+    /// The whole reserve. With less free space, commits that need space are refused.
     Reserve,
-    /// Half of it, for what gives back more than it takes. The other half is for what is in memory and must be written.
+    /// Half of the reserve, for work that frees more than it takes. The other half remains for flushing
+    /// memtables.
     HalfReserve,
 }
 
@@ -35,18 +39,19 @@ impl<T: StateMachine> Files<T> {
         Self { disk, shared, manifest: Mutex::new(manifest) }
     }
 
-    /// The files that count now.
+    /// A copy of the current manifest.
     pub(crate) fn manifest(&self) -> Manifest {
         self.lock().clone()
     }
 
-    /// A number for a new file.
+    /// Allocates the number of a new file.
     pub(crate) fn new_file(&self) -> u64 {
         self.lock().new_file()
     }
 
-    /// Whether a file of so many bytes may be written: an error of want of space if less would be left than is to be kept. A
-    /// disk that cannot be asked will fail when it is written to; that tells more.
+    /// Fails with [`io::ErrorKind::StorageFull`] if writing `bytes` would leave less free space than `keep`
+    /// demands. If free space cannot be determined this succeeds: the write itself will give the better
+    /// error.
     pub(crate) fn ask_space(&self, bytes: u64, keep: Keep) -> io::Result<()> {
         let reserve = self.shared.reserve_bytes;
         let keep = match keep {
@@ -61,8 +66,9 @@ impl<T: StateMachine> Files<T> {
         }
     }
 
-    /// Makes other files count, durably, and then lets readers see it. One at a time, so that the list of segments that
-    /// readers have is always that of the manifest. `new` are the files that come in with it.
+    /// Stores an edited manifest durably, then lets `show` change what readers see. Calls are serialized, so
+    /// the segments that readers see are always those of the manifest. `new` names the files that the edit
+    /// adds.
     pub(crate) fn replace(
         &self,
         new: &[String],
@@ -81,13 +87,13 @@ impl<T: StateMachine> Files<T> {
         Ok(())
     }
 
-    /// Makes it durable that these files are the write-ahead log, and that it has gone as far as it has.
+    /// Stores durably which files form the write-ahead log, and how far it has been written.
     pub(crate) fn record_log(&self, log: Vec<LogFile>) -> io::Result<()> {
         self.replace(&[], |manifest| manifest.log = log, |_| {})
     }
 
-    /// Removes new files that did not come to count for want of space or descriptors; what is to be told then. After any other error
-    /// a manifest may count them already.
+    /// Removes new files after a transient error (no space, no descriptors) and returns the error to report.
+    /// After any other error they stay, because the manifest on disk may name them already.
     pub(crate) fn give_up(&self, new: &[String], error: io::Error) -> io::Error {
         if is_transient(&error) {
             for name in new {
@@ -99,7 +105,8 @@ impl<T: StateMachine> Files<T> {
         error
     }
 
-    /// Writes a segment; none, and no file, when there is nothing to write. Half a file is not left behind.
+    /// Writes a segment; returns `None` and leaves no file if `fill` added nothing. Removes the file on
+    /// failure.
     pub(crate) fn write_segment(
         &self,
         id: u64,
@@ -122,7 +129,7 @@ impl<T: StateMachine> Files<T> {
         written
     }
 
-    /// Writes a file of the checkpoint, and returns its size. Half a file is not left behind.
+    /// Writes a file of the checkpoint and returns its size in bytes. Removes the file on failure.
     pub(crate) fn write_checkpoint(
         &self,
         id: u64,
@@ -135,7 +142,7 @@ impl<T: StateMachine> Files<T> {
         written
     }
 
-    /// Removes a file whose making failed, perhaps before it was there.
+    /// Removes a file that may not exist.
     fn remove_if_there(&self, name: &str) -> io::Result<()> {
         match self.disk.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,5 +1,6 @@
-//! Writing a memtable: a segment, a delta, and a manifest that counts them. Then the log's files that had it are free.
-//! When the deltas have outgrown the base, a new base takes the place of both.
+//! Flushes a memtable: writes a segment and a delta, then a manifest that names them. The files of the
+//! write-ahead log that held it are then free. When the deltas have outgrown the base, a new base replaces
+//! both.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,10 +17,10 @@ use crate::state::{CheckpointBytes, Entry, Memtable};
 use crate::stored_state::{Numbers, StoredState};
 use crate::wal::WalFilePool;
 
-/// Memtables that stay in memory after they were written, to be read.
+/// Memtables that stay in memory for reads after they were flushed.
 const KEPT_MEMTABLES: usize = 1;
 
-/// Writes memtables.
+/// Flushes memtables.
 pub(crate) struct Flusher<T: StoredState> {
     files: Arc<Files<T>>,
     pool: Arc<WalFilePool>,
@@ -39,13 +40,14 @@ impl<T: StoredState> Flusher<T> {
         Self { files, pool }
     }
 
-    /// Lets go of the log's files that are no longer needed, and gets the next one ready.
+    /// Frees files of the write-ahead log that are no longer needed, and prepares the next one.
     pub(crate) fn refill(&mut self) -> io::Result<()> {
         let applied = self.files.manifest().applied;
         self.pool.refill(applied, &|log| self.files.record_log(log))
     }
 
-    /// Records how far the log has gone, if it has gone further since a manifest was written.
+    /// Records the end of the write-ahead log in the manifest, if it has moved since the manifest was
+    /// written.
     pub(crate) fn record_end(&mut self) -> io::Result<()> {
         self.files.disk.still_held()?;
         if self.files.manifest().reached == self.files.shared.read().end() {
@@ -54,7 +56,8 @@ impl<T: StoredState> Flusher<T> {
         self.pool.record(&|log| self.files.record_log(log))
     }
 
-    /// The same when the store is closed in order. What has failed before has said so, and the next start finds out.
+    /// Records the end of the log when the store is closed. Ignores errors: earlier ones were reported, and
+    /// the next start detects the rest.
     pub(crate) fn close(&mut self) {
         if self.files.shared.stopped.load(Ordering::Relaxed) {
             return;
@@ -64,7 +67,7 @@ impl<T: StoredState> Flusher<T> {
         }
     }
 
-    /// Writes a memtable. When it fails for want of space, it can be tried again.
+    /// Flushes a memtable. After a transient failure it can be tried again.
     pub(crate) fn write(&mut self, memtable: &Arc<Memtable>) -> io::Result<()> {
         let mut segment = None;
         if !memtable.runs.is_empty() {
@@ -99,8 +102,8 @@ impl<T: StoredState> Flusher<T> {
         )
     }
 
-    /// Writes the snapshot that began with a memtable, if one did, as a new base in the place of base and deltas. The
-    /// memtable is written. When it fails the snapshot is given up; another begins with the next memtable.
+    /// Writes the snapshot that began with a flushed memtable, if one did, as a new base that replaces base
+    /// and deltas. On failure the snapshot is abandoned; another begins with the next memtable.
     pub(crate) fn compact(&mut self, memtable: &Memtable) -> io::Result<()> {
         let Some(numbers) = &memtable.snapshot else { return Ok(()) };
         let compacted = self.write_base(numbers);
@@ -132,7 +135,7 @@ impl<T: StoredState> Flusher<T> {
     }
 }
 
-/// Writes a memtable, and keeps what its references refer to: each of them carries it.
+/// Writes a memtable's records, and returns the payloads that its references refer to.
 fn write_runs(
     writer: &mut SegmentWriter,
     memtable: &Memtable,

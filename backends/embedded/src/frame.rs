@@ -1,12 +1,14 @@
-//! A frame: one commit of the write-ahead log, whole by itself.
+//! The format of a frame: one atomic commit in the write-ahead log, self-contained.
 //!
 //! ```text
-//! checksum u32 | length u32 | commit u64 | checksum of the frame before u32 | of these three u32 | content | zeros to 4 KiB
-//! content = time, then items: a tag and what belongs to it
+//! checksum u32 | length u32 | commit u64 | checksum of the previous frame u32 | checksum of these three u32
+//! | content | zeros to 4 KiB
+//! content = time, then items: a tag and its fields
 //! ```
-//! The checksum covers everything after it up to the content's end, and both begin with the salt of the file: who does not
-//! know it cannot make a payload pass for a frame, nor make a start read far for what only looks like one. A frame
-//! begins at a multiple of 4 KiB, so writing one never touches a block that holds another.
+//! The first checksum covers everything from the length to the end of the content. Both checksums start with
+//! the salt of the file, which clients do not know: a client can craft no payload that passes for a frame,
+//! nor one that makes recovery read far for something that looks like a header. A frame starts at a multiple
+//! of 4 KiB, so writing one never touches a block that holds another.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,9 +20,9 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::codec::{DecodeError, Reader, Writer, checksum, halves};
 
-/// Frames begin at multiples of this.
+/// Frames start at multiples of this many bytes.
 pub const ALIGNMENT: usize = 4096;
-/// Bytes before the content.
+/// Bytes of the header, before the content.
 pub const HEADER: usize = 24;
 
 const CREATED: u8 = 1;
@@ -38,7 +40,7 @@ const ORDER: u8 = 8;
 const OF_THIS_COMMIT: u8 = 1;
 const LAST: u8 = 2;
 
-/// A frame that is being filled.
+/// A frame under construction.
 #[derive(Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
@@ -46,7 +48,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// An empty frame for a commit at a moment, in memory that is used again.
+    /// Starts an empty frame for a commit at time `now`, reusing a buffer.
     pub fn begin(mut memory: Vec<u8>, number: CommitNumber, now: Timestamp) -> Self {
         memory.clear();
         memory.resize(HEADER, 0);
@@ -54,12 +56,12 @@ impl Frame {
         Self { bytes: memory, number }
     }
 
-    /// Bytes so far.
+    /// Bytes so far, header included.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds what one commit does.
+    /// Adds the effects of one commit.
     pub fn effects(&mut self, effects: &[Effect]) {
         let mut brought = HashSet::new();
         if effects.iter().any(|effect| matches!(effect, Effect::Referred { .. })) {
@@ -108,13 +110,14 @@ impl Frame {
         }
     }
 
-    /// Adds a change of a capability's tables, as its codec writes it.
+    /// Adds a change of a capability's tables, as encoded by its codec.
     pub fn change(&mut self, change: &[u8]) {
         self.bytes.byte(CHANGED);
         self.bytes.bytes(change);
     }
 
-    /// Completes the frame: header and zeros up to the alignment. Returns its checksum.
+    /// Completes the frame with its header and padding. `before` is the checksum of the previous frame.
+    /// Returns the checksum.
     pub fn seal(&mut self, salt: u64, before: u32) -> u32 {
         let length = self.bytes.len() - HEADER;
         self.bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
@@ -128,12 +131,12 @@ impl Frame {
         sum
     }
 
-    /// The sealed bytes.
+    /// Bytes of the sealed frame.
     pub fn sealed(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Gives the memory back.
+    /// Returns the buffer for reuse.
     pub fn into_memory(self) -> Vec<u8> {
         self.bytes
     }
@@ -164,7 +167,7 @@ fn append_to(out: &mut Vec<u8>, append: &Append, positions: &[Position]) {
             out.position(position);
         }
     } else if let Some(&first) = positions.first() {
-        // They follow each other in this commit.
+        // Positions that the store assigns are consecutive within a commit, so the first index is enough.
         out.number(halves(first).1);
     }
     for payload in &append.payloads {
@@ -175,8 +178,8 @@ fn append_to(out: &mut Vec<u8>, append: &Append, positions: &[Position]) {
     }
 }
 
-/// A record that references refer to. If this commit has brought it its payload stands in the frame already; if
-/// not it is written again with its time, once for all the references: a frame needs nothing but itself.
+/// Writes a record that references refer to. If this commit appended it, its payload is in the frame already;
+/// otherwise time and payload are written once for all references, so that a frame is self-contained.
 fn source_to(out: &mut Vec<u8>, source: &Stored, brought: &HashSet<(LogId, Position)>) {
     let origin = source.origin.expect("a reference has an origin");
     let of_this_commit = brought.contains(&(origin.log, origin.position));
@@ -190,41 +193,41 @@ fn source_to(out: &mut Vec<u8>, source: &Stored, brought: &HashSet<(LogId, Posit
     }
 }
 
-/// One thing that a frame says.
+/// One item of a frame.
 #[derive(Debug)]
 pub enum Item {
-    /// Something that was done to logs.
+    /// An effect on logs.
     Effect(Effect),
-    /// A change of a capability's tables.
+    /// An encoded change of a capability's tables.
     Change(Bytes),
 }
 
-/// A frame that was read.
+/// A decoded frame.
 #[derive(Debug)]
 pub struct Content {
-    /// Its commit.
+    /// Commit number.
     pub number: CommitNumber,
-    /// When it was made.
+    /// Time of the commit.
     pub at: Timestamp,
-    /// What it says.
+    /// Effects and changes, in order.
     pub items: Vec<Item>,
 }
 
-/// What a frame's header says, before anything is known to be true.
+/// Header of a frame. Its own checksum is verified, that of the content is not.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
-    /// Checksum of the rest.
+    /// Checksum of header and content.
     pub checksum: u32,
     /// Bytes of content.
     pub length: usize,
-    /// The commit.
+    /// Commit number.
     pub number: CommitNumber,
-    /// Checksum of the frame before.
+    /// Checksum of the previous frame.
     pub before: u32,
 }
 
 impl Header {
-    /// Reads the first bytes of what may be a frame of the file with this salt.
+    /// Reads a header from the first bytes; `None` if its checksum does not match the file's salt.
     pub fn read(salt: u64, bytes: &[u8]) -> Option<Self> {
         if checksum(salt, &[bytes.get(4..20)?]).to_le_bytes() != *bytes.get(20..HEADER)? {
             return None;
@@ -239,14 +242,14 @@ impl Header {
         if header.length == 0 || header.number == CommitNumber::ZERO { None } else { Some(header) }
     }
 
-    /// Whether header and content belong together.
+    /// Whether the checksum matches header and content.
     pub fn fits(&self, salt: u64, bytes: &[u8]) -> bool {
         bytes.len() >= HEADER + self.length
             && checksum(salt, &[&bytes[4..HEADER + self.length]]) == self.checksum
     }
 }
 
-/// Reads the content of a frame whose checksum is right.
+/// Decodes the content of a frame whose checksum was verified.
 pub fn read(number: CommitNumber, content: Bytes) -> Result<Content, DecodeError> {
     let mut reader = Reader(content);
     let at = reader.time()?;
@@ -261,7 +264,7 @@ pub fn read(number: CommitNumber, content: Bytes) -> Result<Content, DecodeError
 struct Reading {
     number: CommitNumber,
     at: Timestamp,
-    /// Payloads that this frame has brought, for the references that follow.
+    /// Payloads appended earlier in this frame, for references that follow.
     payloads: HashMap<(LogId, Position), Bytes>,
 }
 

@@ -1,17 +1,19 @@
-//! The embedded store: our own log, because it is the heart of the product.
+//! The embedded store: all logs and tables in the files of one folder.
 //!
-//! One write-ahead log is all that an acknowledgement waits for. Every change, a record, a reference or a row of a
-//! capability's table, is an item in one frame, and a frame is one atomic commit. What was committed lately is kept in
-//! memory (a *memtable*); when that is large enough it is written as an immutable *segment*, sorted by log and position,
-//! together with a *checkpoint* of what is known of logs and tables, and the log's files are used again.
+//! A commit is acknowledged when its frame is in the write-ahead log. A frame is one atomic commit and holds
+//! every change of it: records, references and rows of the capabilities' tables. Recent commits are also kept
+//! in memory (the *memtable*). A full memtable is written as an immutable *segment*, sorted by log and
+//! position, together with a *checkpoint* of the logs and tables; the files of the write-ahead log are then
+//! reused.
 //!
-//! Read [`store`] (the handle), `committer` (the one thread that commits), [`frame`] and [`wal`] (what is written first), [`state`]
-//! (what is in memory), [`segment`] (what is written later), [`checkpoint`] (how it is found again), `flush` and `merge`
-//! (who writes segments, and when), then [`disk`] (all access to files; the simulated one is in `simulation`).
+//! Read [`store`] (the handle), `committer` (the one thread that commits), [`frame`] and [`wal`] (the
+//! write-ahead log), [`state`] (what is in memory), [`segment`] (records on disk), [`checkpoint`] (recovery),
+//! `flush` and `merge` (which write segments), then [`disk`] (all access to files; `simulation` is a disk for
+//! tests).
 //!
-//! Invariants: nothing is visible or acknowledged before its frame is synced. A file is let go only after a manifest
-//! that does without it is durable. A failed write or sync ends the store: what the disk has is only known again after
-//! a restart.
+//! Invariants: nothing is visible or acknowledged before its frame is synced. A file is removed only after a
+//! manifest that does not name it is durable. A failed write or sync stops the store, because what the disk
+//! holds is known again only after a restart.
 
 pub mod checkpoint;
 pub mod codec;

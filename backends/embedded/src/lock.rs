@@ -1,21 +1,23 @@
+//! The lock that gives one process exclusive use of a store's folder.
+
 use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use crate::disk::{Disk, Folder};
 use crate::error::{InFile, OpenError};
 
-/// Keeps other processes out of a store's folder for as long as it is held.
+/// Keeps other processes out of a store's folder while it is held.
 #[derive(Debug)]
 pub struct DirectoryLock {
     folder: Folder,
     _file: File,
 }
 
-/// Name of the file that is locked.
+/// Name of the lock file.
 pub(crate) const LOCK: &str = "LOCK";
 
 impl DirectoryLock {
-    /// Takes the lock of a folder, which is made if it is not there.
+    /// Locks a folder, creating it if needed. Fails if another process holds the lock.
     pub fn take(path: &Path) -> Result<Self, OpenError> {
         let name = path.display().to_string();
         let folder = Folder::make(path).in_file(&name)?;
@@ -26,12 +28,12 @@ impl DirectoryLock {
             Err(TryLockError::Error(error)) => return Err(OpenError::io(&name, error)),
         }
         let folder = folder.guarded_by(&file).in_file(&name)?;
-        // Between opening the lock file and locking it the folder may have been replaced.
+        // The folder may have been replaced between opening the lock file and locking it.
         folder.still_held().in_file(&name)?;
         Ok(Self { folder, _file: file })
     }
 
-    /// The folder, in which nothing is made, renamed or removed once it is not the locked one any more.
+    /// The locked folder. It refuses to create, rename or remove files once it was replaced.
     pub fn folder(&self) -> Folder {
         self.folder.clone()
     }

@@ -1,5 +1,7 @@
-//! Logs by their numbers. Numbers count up, so they lie in pages, side by side: finding one takes no hashing, and going
-//! through neighbours, as a fan-out does, goes through memory in order.
+//! A map from log number to log.
+//!
+//! Numbers are assigned in ascending order, so logs are stored in pages indexed by number: a lookup needs no
+//! hashing, and a fan-out to consecutive logs walks through memory in order.
 
 use tidings_engine::log::{BeforeImages, LogState};
 use tidings_model::LogId;
@@ -13,7 +15,7 @@ const PAGE: usize = 256;
 pub struct LogMap {
     pages: Vec<Option<Box<Page>>>,
     len: usize,
-    /// Logs of a snapshot that have changed since it began.
+    /// Logs that have changed since the current snapshot began, as they were then.
     before: BeforeImages<LogId, LogState>,
 }
 
@@ -23,35 +25,35 @@ struct Page {
 }
 
 impl LogMap {
-    /// How many there are.
+    /// Number of logs.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no logs.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The log of that number.
+    /// Looks up a log.
     pub fn get(&self, log: LogId) -> Option<&Slot> {
         let (page, slot) = place(log)?;
         self.pages.get(page)?.as_ref()?.slots[slot].as_ref()
     }
 
-    /// The log of that number, to be changed.
+    /// Looks up a log to change it.
     pub fn get_mut(&mut self, log: LogId) -> Option<&mut Slot> {
         self.keep(log);
         self.records_mut(log)
     }
 
-    /// The same, to change only which of its records are in memory: a snapshot does not have that.
+    /// Looks up a log to change only which records are in memory, which is not part of a snapshot.
     pub fn records_mut(&mut self, log: LogId) -> Option<&mut Slot> {
         let (page, slot) = place(log)?;
         self.pages.get_mut(page)?.as_mut()?.slots[slot].as_mut()
     }
 
-    /// Puts a log in its place. A number that no memory could hold is not one that a store gave out.
+    /// Inserts a log. Ignores numbers that are too large to have been assigned by a store.
     pub fn insert(&mut self, log: LogId, new: Slot) {
         let Some((page, slot)) = place(log) else { return };
         self.keep(log);
@@ -66,7 +68,7 @@ impl LogMap {
         }
     }
 
-    /// Takes a log out.
+    /// Removes a log.
     pub fn remove(&mut self, log: LogId) -> Option<Slot> {
         let (number, slot) = place(log)?;
         self.keep(log);
@@ -81,7 +83,7 @@ impl LogMap {
         Some(removed)
     }
 
-    /// All logs, by number.
+    /// Iterates over all logs, by number.
     pub fn iter(&self) -> impl Iterator<Item = (LogId, &Slot)> {
         from(&self.pages, 0)
     }
@@ -91,12 +93,12 @@ impl LogMap {
         self.before.begin();
     }
 
-    /// Gives the snapshot up, if there is one.
+    /// Abandons the snapshot, if there is one.
     pub fn end_snapshot(&mut self) {
         self.before.end();
     }
 
-    /// The next logs of the snapshot, by number; none when it is over. Looks at so many at most.
+    /// Returns the next logs of the snapshot, by number, or `None` at its end. Visits at most `most` logs.
     pub fn next_rows(&mut self, most: usize) -> Option<Vec<(LogId, LogState)>> {
         let Self { pages, before, .. } = self;
         before.next(most, |after| {
@@ -113,13 +115,13 @@ impl LogMap {
         });
     }
 
-    /// All logs, to be changed.
+    /// Iterates over all logs to change them.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.pages.iter_mut().flatten().flat_map(|page| page.slots.iter_mut().flatten())
     }
 }
 
-/// All logs from a number on.
+/// Iterates over logs from a number on.
 fn from(pages: &[Option<Box<Page>>], first: usize) -> impl Iterator<Item = (LogId, &Slot)> {
     let pages = pages.iter().enumerate().skip(first / PAGE);
     let pages = pages.filter_map(|(number, page)| Some((number * PAGE, page.as_ref()?)));
@@ -129,9 +131,9 @@ fn from(pages: &[Option<Box<Page>>], first: usize) -> impl Iterator<Item = (LogI
     })
 }
 
-/// Page and place in it, for a number that could have been given out.
+/// Index of the page and index in the page; `None` for a number that no store assigns.
 fn place(log: LogId) -> Option<(usize, usize)> {
-    /// A million million logs: more than any memory holds, so that a wrong number cannot take it all.
+    /// Bound of log numbers, about 10^12: more than fit any memory, so that a wrong number cannot exhaust it.
     const MOST: u64 = 1 << 40;
     let number = Some(log.get()).filter(|&number| number < MOST)? as usize;
     Some((number / PAGE, number % PAGE))

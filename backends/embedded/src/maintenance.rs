@@ -1,5 +1,7 @@
-//! The threads that look after the files: one writes memtables as segments, one merges segments. What is asked of
-//! them lies on a jobs.
+//! The background threads that maintain files: one flushes memtables, one merges segments.
+//!
+//! [`Maintenance`] is the handle. Requests are fields of [`PendingJobs`], guarded by a mutex with a condition
+//! variable; the threads wait for a change of them.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -15,15 +17,15 @@ use crate::store::Failure;
 use crate::stored_state::StoredState;
 use crate::wal::WalFilePool;
 
-/// How long to wait before trying again when there was no space.
+/// Delay before a retry when there was no space.
 const SPACE_RETRY: Duration = Duration::from_millis(100);
 
-/// The threads, to be asked.
+/// Handle of the threads.
 #[derive(Clone)]
 pub(crate) struct Maintenance {
     jobs: Arc<Jobs>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
-    /// Completes the current memtable.
+    /// Completes the current memtable and returns it.
     freeze: Arc<dyn Fn() -> Arc<Memtable> + Send + Sync>,
 }
 
@@ -36,17 +38,18 @@ struct Jobs {
 #[derive(Default)]
 struct PendingJobs {
     memtable: Option<Arc<Memtable>>,
-    /// A memtable is being written, or somebody has reserved to give one.
+    /// Whether a memtable is being written, or a caller has reserved to hand one over.
     writing: bool,
-    /// The next file of the log is to be made ready.
+    /// Whether the next file of the write-ahead log is to be prepared.
     refill: bool,
-    /// How many rounds of merging were asked for, and how many are done.
+    /// Rounds of merging that were requested.
     rounds: u64,
+    /// Rounds of merging that are done.
     rounds_done: u64,
-    /// Something cannot be written for want of space or descriptors.
+    /// Whether work waits for disk space or file descriptors.
     starved: bool,
     stop: bool,
-    /// Why the threads have given up.
+    /// Why the threads have stopped, if they have.
     failed: Option<String>,
 }
 
@@ -70,7 +73,8 @@ impl Maintenance {
         Ok(Self { jobs, threads: Arc::new(Mutex::new(vec![flushing, merging])), freeze })
     }
 
-    /// Whether a memtable can be given; if so, nobody else may until this one is given and written.
+    /// Reserves the right to hand over a memtable; `false` if another one is being written or the threads
+    /// have stopped. The reservation lasts until the memtable is written.
     pub(crate) fn reserve(&self) -> bool {
         let mut pending = self.jobs.lock();
         let free = !pending.writing && pending.failed.is_none();
@@ -78,24 +82,24 @@ impl Maintenance {
         free
     }
 
-    /// Gives a memtable to be written, after `reserve`.
+    /// Hands over a memtable to be written, after [`Maintenance::reserve`].
     pub(crate) fn take(&self, memtable: Arc<Memtable>) {
         self.jobs.lock().memtable = Some(memtable);
         self.jobs.changed.notify_all();
     }
 
-    /// Why the threads have given up, if they have.
+    /// Why the threads have stopped, if they have.
     pub(crate) fn failure(&self) -> Option<String> {
         self.jobs.lock().failed.clone()
     }
 
-    /// Asks for the next file of the log to be made ready.
+    /// Requests that the next file of the write-ahead log is prepared.
     pub(crate) fn refill(&self) {
         self.jobs.lock().refill = true;
         self.jobs.changed.notify_all();
     }
 
-    /// Waits until no memtable is being written, or the threads have given up.
+    /// Waits until no memtable is being written, or the threads have stopped.
     pub(crate) fn wait_until_free(&self) {
         let pending = self.jobs.lock();
         drop(
@@ -104,18 +108,18 @@ impl Maintenance {
         );
     }
 
-    /// Waits until no memtable is being written, unless that may take for ever for want of space.
+    /// Waits until no memtable is being written. Returns at once if that waits for disk space.
     pub(crate) fn wait_unless_starved(&self) {
         self.jobs.let_flush_go_first();
     }
 
-    /// Whether a memtable waits for space.
+    /// Whether flushing a memtable waits for disk space.
     pub(crate) fn is_starved(&self) -> bool {
         let pending = self.jobs.lock();
         pending.writing && pending.starved
     }
 
-    /// Writes the current memtable, and waits until it is done.
+    /// Flushes the current memtable, and waits until that is done.
     pub(crate) fn flush(&self) -> io::Result<()> {
         while !self.reserve() {
             self.jobs.lock().result()?;
@@ -126,7 +130,7 @@ impl Maintenance {
         self.jobs.lock().result()
     }
 
-    /// Asks for a round of merging, and waits until it is done.
+    /// Requests a round of merging, and waits until it is done.
     pub(crate) fn tend(&self) -> io::Result<()> {
         let mut pending = self.jobs.lock();
         pending.rounds += 1;
@@ -137,14 +141,14 @@ impl Maintenance {
         self.jobs.wait_while(pending, waiting).result()
     }
 
-    /// Ends the threads after what they are doing.
+    /// Stops the threads after their current work.
     pub(crate) fn stop(&self) {
         self.jobs.lock().stop = true;
         self.jobs.changed.notify_all();
         let threads =
             std::mem::take(&mut *self.threads.lock().expect("nobody panics while holding the threads"));
         for thread in threads {
-            // A thread that panicked has said so.
+            // A panic of the thread was logged when it happened.
             let _ = thread.join();
         }
     }
@@ -154,7 +158,7 @@ fn flush<T: StoredState>(mut flusher: Flusher<T>, jobs: &Jobs, record_interval: 
     loop {
         let idle = |pending: &mut PendingJobs| pending.memtable.is_none() && !pending.refill && !pending.stop;
         let waited = jobs.changed.wait_timeout_while(jobs.lock(), record_interval, idle);
-        let (mut pending, waited) = waited.expect("nobody panics while holding the pending");
+        let (mut pending, waited) = waited.expect("nobody panics while holding the jobs");
         if pending.stop {
             let failed = pending.failed.is_some();
             drop(pending);
@@ -171,7 +175,7 @@ fn flush<T: StoredState>(mut flusher: Flusher<T>, jobs: &Jobs, record_interval: 
         pending.refill = false;
         let memtable = pending.memtable.take();
         drop(pending);
-        // First, so that commits need not wait for a file while the memtable is written.
+        // Prepare the file first, so that commits need not wait for one while the memtable is written.
         jobs.settle(|| unless_full(flusher.refill()));
         if let Some(memtable) = &memtable {
             jobs.settle(|| flusher.write(memtable));
@@ -188,7 +192,7 @@ fn flush<T: StoredState>(mut flusher: Flusher<T>, jobs: &Jobs, record_interval: 
     }
 }
 
-/// What can wait for another time is not tried again and again for want of space: writing a memtable may bring some.
+/// Turns a transient error into success, for work that can be done later: flushing a memtable may free space.
 fn unless_full(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if is_transient(&error) => {
@@ -200,7 +204,7 @@ fn unless_full(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
-    // A damaged segment is told when it is read, and by `tidings store check`. Merging stops; the rest goes on.
+    // Reads and `tidings store check` report a damaged segment. Merging stops; everything else goes on.
     let mut healthy = true;
     loop {
         let idle = |pending: &PendingJobs| pending.rounds == pending.rounds_done && !pending.stop;
@@ -214,7 +218,7 @@ fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
         while more && !jobs.is_over() {
             more = match merge_once(files, &|| jobs.let_flush_go_first()) {
                 Ok(merged) => merged,
-                // Whoever waits for the round need not wait for space; the next round tries again.
+                // Callers that wait for the round must not wait for space; the next round tries again.
                 Err(error) if is_transient(&error) => {
                     tracing::warn!(%error, "merging segments is put off");
                     false
@@ -236,8 +240,8 @@ fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
 }
 
 impl Jobs {
-    /// Does some work until it succeeds, waiting for space or descriptors if that is what is missing. Any other failure ends the store:
-    /// it cannot let go of memory any more.
+    /// Runs `work` until it succeeds, retrying after transient errors. Any other error stops the store, which
+    /// could not free memory any more.
     fn settle(&self, mut work: impl FnMut() -> io::Result<()>) {
         while !self.is_over() {
             match work() {
@@ -251,14 +255,14 @@ impl Jobs {
                     }
                     self.changed.notify_all();
                     let waited = self.changed.wait_timeout(self.lock(), SPACE_RETRY);
-                    drop(waited.expect("nobody panics while holding the pending"));
+                    drop(waited.expect("nobody panics while holding the jobs"));
                 }
                 Err(error) => self.fail(&error),
             }
         }
     }
 
-    /// Ends the store for a reason.
+    /// Stops the store with an error.
     fn fail(&self, error: &io::Error) {
         let message = format!("the store cannot write its files, so it has stopped: {error}");
         tracing::error!("{message}");
@@ -267,7 +271,7 @@ impl Jobs {
         (self.on_failure)(&message);
     }
 
-    /// Waits while a memtable is being written, unless that waits for space, which merging may bring.
+    /// Waits while a memtable is being flushed, unless that waits for space, which merging may free.
     fn let_flush_go_first(&self) {
         let flushing = |pending: &PendingJobs| {
             pending.writing && !pending.starved && pending.failed.is_none() && !pending.stop
@@ -281,7 +285,7 @@ impl Jobs {
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingJobs> {
-        self.pending.lock().expect("nobody panics while holding the pending")
+        self.pending.lock().expect("nobody panics while holding the jobs")
     }
 
     fn wait_while<'a>(
@@ -290,7 +294,7 @@ impl Jobs {
         condition: impl Fn(&PendingJobs) -> bool,
     ) -> MutexGuard<'a, PendingJobs> {
         let waited = self.changed.wait_while(pending, |pending| condition(pending));
-        waited.expect("nobody panics while holding the pending")
+        waited.expect("nobody panics while holding the jobs")
     }
 }
 

@@ -1,4 +1,7 @@
-//! Merging segments, so that a log lies in few of them, and space of what is gone is given back.
+//! Merges segments, so that a log is spread over few of them, and frees the space of deleted and trimmed
+//! records.
+//!
+//! [`merge_once`] picks the most worthwhile work. Invariant: a merge never takes space that flushing needs.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,22 +17,23 @@ use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, SharedRecord, b
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::stored_state::StoredState;
 
-/// So many neighbours of about the same size are merged, and a size is so many times the one below.
+/// Number of adjacent segments of similar size that are merged, and the ratio between size classes.
 const WIDTH: u32 = 8;
 
-/// After so many logs a merge looks whether there is still enough space: others take some, too.
+/// Logs after which a merge checks free space again, because others use space, too.
 const LOGS_PER_LOOK: u32 = 256;
 
-/// What is worth doing to segments.
+/// Work on segments that is worthwhile.
 enum Work {
-    /// Nobody can read anything of these any more.
+    /// Remove segments that have no readable records.
     Drop(Vec<Arc<Segment>>),
-    /// Neighbours are written as one, without what is dead. So much space must be left meanwhile.
+    /// Rewrite adjacent segments as one, without dead records, keeping the given free space.
     Merge(Range<usize>, Keep),
 }
 
-/// Does what is most worth it, once, if there is space for it. `false` when there is nothing. `give_way` is called again and
-/// again: merging can wait, others cannot. An error of want of space means that it was given up, and nothing is left of it.
+/// Does the most worthwhile work once, if there is space for it; returns `false` if there is none. Calls
+/// `give_way` repeatedly, which blocks while more urgent work runs. On a transient error the merge is
+/// abandoned without a trace.
 pub(crate) fn merge_once<T: StoredState>(files: &Files<T>, give_way: &dyn Fn()) -> io::Result<bool> {
     let segments = files.shared.read().segments.clone();
     match worth_doing(files, &segments)? {
@@ -48,8 +52,8 @@ pub(crate) fn merge_once<T: StoredState>(files: &Files<T>, give_way: &dyn Fn()) 
     Ok(true)
 }
 
-/// First what frees space and takes none, then what frees more than it takes, then what makes reading faster. Only that for
-/// which there is space: it must not be missing to those who write.
+/// Chooses work: first what frees space and takes none, then what frees more than it takes, then what makes
+/// reads faster. Skips work for which free space is too low, because flushing must not run out of it.
 fn worth_doing<T: StoredState>(files: &Files<T>, segments: &Segments) -> io::Result<Option<Work>> {
     let (mut dropped, mut mostly_dead) = (Vec::new(), Vec::new());
     for (n, segment) in segments.iter().enumerate() {
@@ -65,7 +69,7 @@ fn worth_doing<T: StoredState>(files: &Files<T>, segments: &Segments) -> io::Res
     }
     mostly_dead.sort_unstable_by(|one, other| other.cmp(one));
     for (dead, n) in mostly_dead {
-        // The payloads of references may all be needed; only runs are known to be dead.
+        // All payloads of references may still be needed; only whole runs are known to be dead.
         let left = segments[n].bytes().saturating_sub(dead);
         if files.ask_space(left, Keep::HalfReserve).is_ok() {
             return Ok(Some(Work::Merge(n..n + 1, Keep::HalfReserve)));
@@ -80,7 +84,7 @@ fn worth_doing<T: StoredState>(files: &Files<T>, segments: &Segments) -> io::Res
     Ok(None)
 }
 
-/// Stretches of neighbours of about the same size, each of enough of them.
+/// Ranges of adjacent segments of similar size that are long enough to merge.
 fn neighbours(segments: &Segments) -> Vec<Range<usize>> {
     let size = |segment: &Arc<Segment>| segment.bytes().max(1).ilog(u64::from(WIDTH));
     let (mut found, mut start) = (Vec::new(), 0);
@@ -95,7 +99,7 @@ fn neighbours(segments: &Segments) -> Vec<Range<usize>> {
     found
 }
 
-/// Lets go of segments of which nobody can read anything any more.
+/// Removes segments that have no readable records.
 fn drop_dead<T: StoredState>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Result<()> {
     let is_dead = |id: u64| dead.iter().any(|segment| segment.id == id);
     files.replace(
@@ -112,7 +116,7 @@ fn drop_dead<T: StoredState>(files: &Files<T>, dead: &[Arc<Segment>]) -> io::Res
     Ok(())
 }
 
-/// Bytes of runs that nobody can read any more, and of all runs.
+/// Bytes of runs that nobody can read any more, and bytes of all runs.
 fn dead_bytes<T: StoredState>(files: &Files<T>, segment: &Segment) -> io::Result<(u64, u64)> {
     let (mut dead, mut all) = (0, 0);
     for entries in segment.entries() {
@@ -129,7 +133,7 @@ fn dead_bytes<T: StoredState>(files: &Files<T>, segment: &Segment) -> io::Result
     Ok((dead, all))
 }
 
-/// Writes neighbours as one segment without what is dead, and puts it in their place.
+/// Writes adjacent segments as one without dead records, and replaces them by it.
 fn merge<T: StoredState>(
     files: &Files<T>,
     sources: &[Arc<Segment>],
@@ -150,7 +154,7 @@ fn merge<T: StoredState>(
             Ok(sources[segment].resolve(&shared).map_err(broken)?.payload)
         },
     )?;
-    // Others may have come behind them meanwhile, but only this thread takes any away.
+    // Segments may have been added after them meanwhile, but only this thread removes any.
     let place = |ids: &[u64]| -> Range<usize> {
         let first = ids.iter().position(|&id| id == sources[0].id);
         let first = first.expect("a source of a merge counts until it is done");
@@ -176,7 +180,7 @@ fn merge<T: StoredState>(
     Ok(())
 }
 
-/// The references in these segments that are alive, and where what they refer to can be read.
+/// Collects the live references in these segments, and where their records can be read.
 fn references(
     segments: &[Arc<Segment>],
     shared: &[Vec<SharedRecord>],
@@ -195,7 +199,7 @@ fn references(
                     if let Kept::Reference(number) = kept
                         && position > floor
                     {
-                        *alive.get_mut(number as usize).ok_or_else(leads_nowhere)? = true;
+                        *alive.get_mut(number as usize).ok_or_else(dangling_reference)? = true;
                     }
                 }
             }
@@ -208,7 +212,8 @@ fn references(
     Ok(wanted)
 }
 
-/// Writes the living records of neighbours, log by log, each log's from the oldest segment to the newest.
+/// Writes the live records of adjacent segments, log by log, and within a log from the oldest segment to the
+/// newest.
 fn merge_runs(
     writer: &mut SegmentWriter,
     segments: &[Arc<Segment>],
@@ -247,7 +252,7 @@ fn copy_run(
         match kept {
             Kept::Own(stored) => writer.push_own(entry.log, position, &stored)?,
             Kept::Reference(number) => {
-                let shared = shared.get(number as usize).ok_or_else(leads_nowhere)?;
+                let shared = shared.get(number as usize).ok_or_else(dangling_reference)?;
                 let SharedRecord { origin, commit, time: at, boundary, .. } = *shared;
                 let payload = bytes::Bytes::new();
                 let of = Stored { commit, at, payload, origin: Some(origin), boundary };
@@ -258,11 +263,11 @@ fn copy_run(
     Ok(())
 }
 
-fn leads_nowhere() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a reference of a segment leads nowhere")
+fn dangling_reference() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a reference of a segment has no record")
 }
 
-/// Goes through the entries of a segment.
+/// Iterates over the entries of a segment.
 struct Cursor<'a> {
     segment: &'a Segment,
     blocks: Box<dyn Iterator<Item = Result<Vec<RunEntry>, crate::OpenError>> + 'a>,

@@ -1,4 +1,5 @@
-//! The store's numbers: what the committer counts, and what is looked up when somebody asks.
+//! Metrics of the store: counters that the committer updates, and gauges that are computed when metrics are
+//! read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tidings_engine::metrics::{Buckets, Counter, Histogram, Kind, Metrics, Name};
 use crate::store::StoreInner;
 use crate::stored_state::StoredState;
 
-/// What the committer counts.
+/// Counters and histograms that the committer updates.
 pub(crate) struct Counts {
     commits: Counter,
     records: Counter,
@@ -27,15 +28,15 @@ impl Counts {
             commits: counter("tidings_commits_total", "Commits made."),
             records: counter(
                 "tidings_records_total",
-                "Records appended; a reference counts for each of its logs.",
+                "Records appended; a reference counts once for each target log.",
             ),
             record_bytes: counter(
                 "tidings_record_bytes_total",
-                "Bytes of the records appended, without references.",
+                "Payload bytes of the records appended, without references.",
             ),
             frame_commits: histogram(
                 "tidings_frame_commits",
-                "Commits that were made durable together.",
+                "Commits per frame of the write-ahead log.",
                 Buckets::COUNT,
             ),
             frame_bytes: counter("tidings_frame_bytes_total", "Bytes written to the write-ahead log."),
@@ -47,7 +48,7 @@ impl Counts {
         }
     }
 
-    /// A frame is durable.
+    /// Counts a frame that became durable: its commits, its bytes and the time to write and sync it.
     pub(crate) fn frame(&self, commits: usize, bytes: usize, took: Duration) {
         self.commits.add(commits as u64);
         self.frame_commits.observe(commits as u64);
@@ -55,7 +56,7 @@ impl Counts {
         self.sync_time.observe_time(took);
     }
 
-    /// What a commit of it does.
+    /// Counts the records of one effect of a commit.
     pub(crate) fn effect(&self, effect: &Effect) {
         match effect {
             Effect::Appended { append, .. } => {
@@ -68,10 +69,10 @@ impl Counts {
     }
 }
 
-/// Shows what the store knows of itself. Asked seldom, by whoever reads the metrics.
+/// Registers the gauges that are computed from the store's state when metrics are read.
 pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>>) {
     let gauge = |name, help, value: fn(&StoreInner<T>) -> f64| {
-        // A store that is gone has nothing to show, and must not be kept by its numbers.
+        // Weak, so that a registered gauge does not keep a closed store alive; it then reads zero.
         let shared = Arc::downgrade(shared);
         let value = move || shared.upgrade().map_or(0.0, |shared| value(&shared));
         metrics.compute(Name { name, help }, Kind::Gauge, &[], value);
@@ -80,23 +81,25 @@ pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>
     gauge("tidings_store_generations", "Memtables in memory, the current one included.", |shared| {
         (shared.read().memtables.len() + 1) as f64
     });
-    gauge("tidings_store_generation_bytes", "About what the current memtable takes in memory.", |shared| {
-        shared.read().memtable_bytes as f64
-    });
+    gauge(
+        "tidings_store_generation_bytes",
+        "Approximate size of the current memtable in memory, in bytes.",
+        |shared| shared.read().memtable_bytes as f64,
+    );
     gauge(
         "tidings_store_queue_bytes",
-        "Bytes of commits that wait to be made durable, in whole KiB a commit.",
+        "Bytes of commits waiting to become durable; each commit is rounded up to whole KiB.",
         |shared| shared.queued_bytes() as f64,
     );
-    gauge("tidings_store_segments", "Segment files.", |shared| shared.read().segments.len() as f64);
-    gauge("tidings_store_segment_bytes", "Bytes of segment files.", |shared| {
+    gauge("tidings_store_segments", "Number of segment files.", |shared| shared.read().segments.len() as f64);
+    gauge("tidings_store_segment_bytes", "Total size of segment files, in bytes.", |shared| {
         shared.read().segments.iter().map(|segment| segment.bytes()).sum::<u64>() as f64
     });
-    gauge("tidings_store_available_bytes", "Bytes that the disk has left.", |shared| {
+    gauge("tidings_store_available_bytes", "Bytes available on the disk of the data folder.", |shared| {
         shared.disk.available().unwrap_or_default() as f64
     });
     let reads = Arc::downgrade(shared);
-    let name = Name { name: "tidings_store_disk_reads_total", help: "Reads that needed files." };
+    let name = Name { name: "tidings_store_disk_reads_total", help: "Reads that had to open segment files." };
     let value = move || reads.upgrade().map_or(0.0, |shared| shared.disk_reads() as f64);
     metrics.compute(name, Kind::Counter, &[], value);
 }

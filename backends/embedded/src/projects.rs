@@ -1,4 +1,4 @@
-//! How the table of projects is kept.
+//! Encoding of the table of projects: its changes in frames and deltas, and its rows in the checkpoint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -65,8 +65,8 @@ impl StoredState for Table {
     fn takes_space(&self, change: &Change) -> bool {
         match change {
             Change::Create { .. } | Change::Configure { .. } | Change::Restore { .. } => true,
-            // A key that has leaked is replaced also when the disk is full; a project has few of them. The digest is set
-            // when a server starts.
+            // A leaked key must be replaceable when the disk is full, and a project has few keys. The digest
+            // is set when a server starts.
             Change::AddKey { .. }
             | Change::SetAdmin(_)
             | Change::RemoveKey { .. }
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Each change goes through its written form.
+    /// Applies changes, each after an encoding round trip.
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();

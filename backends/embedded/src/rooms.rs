@@ -1,4 +1,4 @@
-//! How the tables of rooms are kept.
+//! Encoding of the table of rooms: its changes in frames and deltas, and its rows in the checkpoint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -61,7 +61,7 @@ impl StoredState for Table {
     fn conflict_keys(&self, change: &Change, touch: &mut dyn FnMut(Access, u64)) {
         match change {
             Change::TakeOver { .. } => touch(Access::Writes, hash("epoch")),
-            // What one owner commits does not stand in its own way.
+            // Only a read: commits of one owner do not conflict with each other.
             Change::Owned { .. } => touch(Access::Reads, hash("epoch")),
             Change::Create { log, row } => {
                 touch(Access::Writes, hash(log));
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Each change goes through its written form.
+    /// Applies changes, each after an encoding round trip.
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();

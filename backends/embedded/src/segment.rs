@@ -1,15 +1,18 @@
-//! A segment: records of many logs, sorted by log and position, written once and never changed.
+//! The format of a segment: records of many logs, sorted by log and position, written once and never changed.
 //!
 //! ```text
 //! magic, version | runs | payloads of references whose record is elsewhere | shared | blocks | sparse | footer
 //! run    = checksum u32 | meta length u32 | payload length u32 | meta | payload
 //! shared = 72 bytes for each record that references of this segment refer to
-//! block  = 72 entries of 56 bytes, sorted by log and position, then their checksum; an entry finds a run
+//! block  = 72 entries of 56 bytes, sorted by log and position, then their checksum; an entry locates a run
 //! sparse = the first log and position of each block; the only part that is kept in memory
 //! ```
-//! The payloads of a run lie together, so reading a log is reading a range. A segment needs nothing but itself: what its
-//! references refer to is in it, once, whatever the number of references and wherever the record came from. So records
-//! and logs can go from other segments without asking who refers to them.
+//! The payloads of a run are contiguous, so reading a log is reading a range. A segment is self-contained:
+//! each record that its references refer to is stored in it once, however many references there are and
+//! wherever the record was appended. So records and logs can be removed from other segments without a search
+//! for references.
+//!
+//! Read [`Segment`]; `segment_writer` writes the format.
 
 use std::io;
 use std::sync::Arc;
@@ -43,7 +46,7 @@ pub(crate) const OWN_COMMIT: u8 = 4;
 
 /// An open segment.
 pub struct Segment {
-    /// Its number; its name follows from it.
+    /// Number of the segment, from which its file name is formed.
     pub id: u64,
     name: String,
     file: Box<dyn DiskFile>,
@@ -52,7 +55,7 @@ pub struct Segment {
     bytes: u64,
 }
 
-/// Where the parts of a segment are.
+/// Offsets of the parts of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Footer {
     pub shared_at: u64,
@@ -63,7 +66,7 @@ pub(crate) struct Footer {
     pub sparse_sum: u32,
 }
 
-/// Finds one run.
+/// An index entry, which locates one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub log: LogId,
@@ -74,7 +77,7 @@ pub(crate) struct Entry {
     pub records: u32,
 }
 
-/// A record that references refer to, and where its payload is in this file.
+/// A record that references refer to, and the offset of its payload in this file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedRecord {
     pub origin: Origin,
@@ -86,21 +89,21 @@ pub(crate) struct SharedRecord {
     pub sum: u32,
 }
 
-/// A record as a run has it.
+/// A record as stored in a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     Own(Stored),
-    /// One of the segment's shared records, by its number.
+    /// Index of one of the segment's shared records.
     Reference(u64),
 }
 
-/// The name of a segment's file.
+/// Path of a segment's file.
 pub fn file_name(id: u64) -> String {
     format!("{FOLDER}/{id:016x}")
 }
 
 impl Segment {
-    /// Opens a segment.
+    /// Opens a segment and reads its sparse index.
     pub fn open(disk: &dyn Disk, id: u64) -> Result<Self, OpenError> {
         let name = file_name(id);
         let file = disk.open(&name).in_file(&name)?;
@@ -112,7 +115,7 @@ impl Segment {
         };
         let mut head = Reader(read(0, HEAD as usize)?);
         if head.exactly(8).in_file(&name)? != MAGIC[..] {
-            return Err(OpenError::damaged(&name, "it does not begin as a segment does"));
+            return Err(OpenError::damaged(&name, "it does not start with the magic of a segment"));
         }
         let found = head.fixed32().in_file(&name)?;
         if found != VERSION {
@@ -134,12 +137,12 @@ impl Segment {
         Ok(Self { id, name, file, footer, sparse, bytes })
     }
 
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its file's name.
+    /// Path of the file.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -149,9 +152,11 @@ impl Segment {
         self.footer.entries
     }
 
-    /// Adds to `records` what the span asks for, as far as its limits go. `false` when a limit was reached.
+    /// Appends to `records` the records of `span`, up to its limits. Returns `false` when a limit was
+    /// reached.
     pub fn read(&self, log: LogId, span: &mut Span, records: &mut Vec<Record>) -> Result<bool, OpenError> {
-        // The last block that begins at or before what is wanted; what is wanted may begin in it.
+        // Start with the last block whose first key is at or before the start of the span: the span may begin
+        // in it.
         let begins = self.sparse.partition_point(|key| *key <= (log, span.after));
         let mut index = begins.saturating_sub(1) * BLOCK_ENTRIES;
         while (index as u64) < self.footer.entries {
@@ -184,7 +189,7 @@ impl Segment {
         Ok(true)
     }
 
-    /// The entries of a block, checked.
+    /// Reads the entries of a block and verifies its checksum.
     pub(crate) fn block(&self, block: usize) -> Result<Vec<Entry>, OpenError> {
         let mut bytes = vec![0; BLOCK_BYTES];
         let at = self.footer.blocks_at + (block * BLOCK_BYTES) as u64;
@@ -198,12 +203,12 @@ impl Segment {
         (0..count).map(|_| Entry::read(&mut reader)).collect::<Result<_, _>>().in_file(&self.name)
     }
 
-    /// All entries, in order, block by block.
+    /// Iterates over all entries in order, block by block.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Result<Vec<Entry>, OpenError>> + '_ {
         (0..self.sparse.len()).map(|block| self.block(block))
     }
 
-    /// The records of a run, checked.
+    /// Reads the records of a run and verifies its checksum.
     pub(crate) fn run(&self, entry: Entry) -> Result<Vec<(Position, Kept)>, OpenError> {
         let mut bytes = vec![0; entry.bytes as usize];
         self.file.read_at(entry.at, &mut bytes).in_file(&self.name)?;
@@ -212,12 +217,12 @@ impl Segment {
         if bytes.len() < RUN_HEAD || checksum(entry.log.get(), &[&bytes[4..]]).to_le_bytes() != bytes[..4] {
             return Err(damaged("has a wrong checksum"));
         }
-        read_run(bytes.slice(4..), entry).map_err(|_| damaged("makes no sense"))
+        read_run(bytes.slice(4..), entry).map_err(|_| damaged("cannot be decoded"))
     }
 
-    /// One of the records that references of this segment refer to.
+    /// Reads one of the records that references of this segment refer to.
     pub(crate) fn shared(&self, number: u64) -> Result<SharedRecord, OpenError> {
-        let damaged = || OpenError::damaged(&self.name, "a reference leads nowhere");
+        let damaged = || OpenError::damaged(&self.name, "a reference has no record");
         if number >= self.footer.shared {
             return Err(damaged());
         }
@@ -228,7 +233,7 @@ impl Segment {
         SharedRecord::read(&bytes).map_err(|_| damaged())
     }
 
-    /// All of them, for whoever goes through the whole segment.
+    /// Reads all shared records at once, for a scan of the whole segment.
     pub(crate) fn all_shared(&self) -> Result<Vec<SharedRecord>, OpenError> {
         let mut bytes = vec![0; self.footer.shared as usize * SHARED_BYTES];
         self.file.read_at(self.footer.shared_at, &mut bytes).in_file(&self.name)?;
@@ -236,7 +241,7 @@ impl Segment {
         entries.iter().map(SharedRecord::read).collect::<Result<_, _>>().in_file(&self.name)
     }
 
-    /// A shared record with its payload.
+    /// Reads the payload of a shared record.
     pub(crate) fn resolve(&self, shared: &SharedRecord) -> Result<Stored, OpenError> {
         let mut payload = vec![0; shared.bytes as usize];
         self.file.read_at(shared.at, &mut payload).in_file(&self.name)?;
@@ -248,7 +253,7 @@ impl Segment {
     }
 }
 
-/// Adds a record, if the span has room for it, and moves the span behind it.
+/// Appends a record and advances the span, unless a limit of the span is reached; returns whether it did.
 pub(crate) fn take_into(records: &mut Vec<Record>, span: &mut Span, record: Record) -> bool {
     if !records.is_empty() && (span.records == 0 || record.payload.len() > span.bytes) {
         return false;
@@ -385,13 +390,13 @@ impl Footer {
     }
 }
 
-/// Segments of a store, oldest first. Replaced as a whole, so a reader has one list from beginning to end.
+/// Segments of a store, oldest first. The list is replaced as a whole, so a reader keeps a consistent one.
 pub type Segments = Arc<Vec<Arc<Segment>>>;
 
-/// The error of a background writer.
+/// Converts an error for a background thread.
 pub(crate) fn broken(error: OpenError) -> io::Error {
     match error {
-        // As it is: whoever tries again looks at what the system said.
+        // Not wrapped, so that callers recognize a transient error by its code.
         OpenError::Io { error, .. } if is_transient(&error) => error,
         OpenError::Io { name, error } => io::Error::new(error.kind(), format!("{name}: {error}")),
         other => io::Error::new(io::ErrorKind::InvalidData, other.to_string()),

@@ -1,4 +1,6 @@
-//! Writing a segment: runs in order, then what its references share, then the index.
+//! Writes a segment: runs in order, then the records that its references share, then the index.
+//!
+//! The format is described in [`crate::segment`].
 
 use std::collections::HashMap;
 use std::io;
@@ -14,17 +16,17 @@ use crate::segment::{
     SharedRecord, VERSION, file_name,
 };
 
-/// A run ends when its payloads reach this.
+/// Payload bytes at which a run ends.
 const RUN_PAYLOAD: usize = 64 * 1024;
-/// A run ends when it has so many records.
+/// Number of records at which a run ends.
 const RUN_RECORDS: usize = 2048;
-/// Bytes gathered before they are written.
+/// Bytes that are buffered before a write.
 const BUFFER: usize = 1 << 20;
 
-/// What is the same for all references that one commit made to one record.
+/// Identifies what all references that one commit made to one record have in common.
 pub type SharedKey = (Origin, CommitNumber);
 
-/// A segment in the making. Logs come in ascending order, records of a log by position.
+/// A segment under construction. Logs must be added in ascending order, records of a log by position.
 pub struct SegmentWriter {
     file: Box<dyn DiskFile>,
     name: String,
@@ -34,7 +36,7 @@ pub struct SegmentWriter {
     entries: Vec<Entry>,
     numbers: HashMap<SharedKey, u64, LogHash>,
     shared: Vec<SharedRecord>,
-    /// Where the payloads are that references refer to, once they are written.
+    /// Locations of payloads that references refer to; `None` until the payload is written.
     payloads: HashMap<Origin, Option<PayloadSpan>, LogHash>,
 }
 
@@ -53,12 +55,12 @@ struct Run {
     records: u32,
     meta: Vec<u8>,
     payload: Vec<u8>,
-    /// Payloads in this run that references refer to: origin, and where they are in it.
+    /// Payloads of this run that references refer to: origin, offset in the run and length.
     wanted: Vec<(Origin, usize, usize)>,
 }
 
 impl SegmentWriter {
-    /// Begins a segment's file.
+    /// Creates the segment's file.
     pub fn create(disk: &dyn Disk, id: u64) -> io::Result<Self> {
         let name = file_name(id);
         let file = disk.create(&name)?;
@@ -78,15 +80,15 @@ impl SegmentWriter {
         })
     }
 
-    /// Announces that references to a record will come. Before the first `push`, so that the record's payload can be
-    /// found if it is in this segment itself.
+    /// Announces references to a record. Must be called before the first `push_…`, so that the record's
+    /// payload is located if it is written to this segment.
     pub fn announce(&mut self, origin: Origin) {
         self.payloads.insert(origin, None);
     }
 
-    /// Adds a record of its own.
+    /// Adds a record that is not a reference.
     pub fn push_own(&mut self, log: LogId, position: Position, stored: &Stored) -> io::Result<()> {
-        self.turn_to(log, stored.at.as_millis())?;
+        self.switch_to(log, stored.at.as_millis())?;
         let own_commit = halves(position).0 != stored.commit.get();
         let last = stored.boundary == Boundary::Last;
         let flags = if last { LAST } else { 0 } | if own_commit { OWN_COMMIT } else { 0 };
@@ -104,7 +106,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Adds a reference; says whether it is the first to what it refers to.
+    /// Adds a reference; returns whether it is the first to its record.
     pub fn push_reference(&mut self, log: LogId, position: Position, of: &Stored) -> io::Result<bool> {
         let origin = of.origin.expect("a reference has an origin");
         let mut first = false;
@@ -120,7 +122,7 @@ impl SegmentWriter {
             }
         };
         let base = self.run.base;
-        self.turn_to(log, base)?;
+        self.switch_to(log, base)?;
         self.run.step(REFERENCE, position);
         self.run.meta.number(number);
         Ok(first)
@@ -131,7 +133,8 @@ impl SegmentWriter {
         self.entries.is_empty() && self.run.records == 0
     }
 
-    /// Completes the file and makes it durable. `payload` gives what references refer to and is not in here yet.
+    /// Completes the file and makes it durable. `payload` returns payloads that references refer to and that
+    /// are not in this segment.
     pub fn finish(
         mut self,
         disk: &dyn Disk,
@@ -164,7 +167,7 @@ impl SegmentWriter {
         disk.sync_folder(FOLDER)
     }
 
-    /// The file's name, to remove it when it could not be completed.
+    /// Path of the file.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -203,10 +206,11 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Goes on to a log, and to another run where the one before is full. `time` is that of the next record.
-    fn turn_to(&mut self, log: LogId, time: u64) -> io::Result<()> {
+    /// Switches to a log, and to a new run if the current one is full. `time` is that of the next record in
+    /// milliseconds.
+    fn switch_to(&mut self, log: LogId, time: u64) -> io::Result<()> {
         let full = self.run.payload.len() >= RUN_PAYLOAD || self.run.records as usize >= RUN_RECORDS;
-        // Times in a run count from the first one; a clock that was set back begins another run.
+        // Times in a run are stored relative to the first one, so a clock that was set back starts a new run.
         if self.run.log != log || full || time < self.run.base {
             self.end_run()?;
             self.run.log = log;

@@ -1,4 +1,4 @@
-//! How the tables of sessions are kept.
+//! Encoding of the table of sessions: its changes in frames and deltas, and its rows in the checkpoint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -46,9 +46,10 @@ stored! {
 impl StoredState for Table {
     fn takes_space(&self, change: &Change) -> bool {
         match change {
-            // Another shape of what a session hears already is a few bytes, and there are at most so many of them.
+            // A change of an existing subscription's shape takes a few bytes, and the number of subscriptions
+            // is bounded.
             Change::Subscribe { .. } | Change::RestoreSource { .. } | Change::RestoreSession { .. } => true,
-            // Streams are asked themselves.
+            // The table of streams decides about these.
             Change::Streams(_)
             | Change::Unsubscribe { .. }
             | Change::Expect { .. }
@@ -69,7 +70,7 @@ impl StoredState for Table {
                 touch(Access::Writes, hash(*session));
                 touch(Access::Writes, hash(*source));
             }
-            // Appends to one source do not stand in each other's way.
+            // Only a read: appends to one source do not conflict with each other.
             Change::Expect { source, .. } => touch(Access::Reads, hash(*source)),
             Change::Follow { source, .. }
             | Change::Rest { source, .. }
@@ -127,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Each change goes through its written form.
+    /// Applies changes, each after an encoding round trip.
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();

@@ -1,11 +1,11 @@
-//! A disk that can lose power.
+//! A simulated disk that can lose power, for tests.
 //!
-//! What is written is not durable until it is synced. When the power is cut, each sector that was written and not
-//! synced is there or not, each on its own, and a write may be cut off in the middle; files that were made, renamed
-//! or removed since their folder was synced are as before or as after, up to some point. An operation can also be
-//! made to fail, the disk to be full, the process to be out of file descriptors, and files can be lost, swapped,
-//! shortened and zeroed. After a sync that failed, what it should have written counts as written, and is
-//! not.
+//! Writes are not durable until they are synced. After a power cut each sector that was not synced has its
+//! old or its new content, independently of others, and the last write may be partial. Files that were
+//! created, renamed or removed since their folder was synced are in the state before or after, up to some
+//! point in that sequence. Tests can also make an operation fail, fill the disk, exhaust file descriptors,
+//! and remove, swap, shorten or zero files. After a failed sync the unsynced data counts as written although
+//! it is lost, as on Linux.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,37 +15,37 @@ use tidings_engine::log::contract::Note;
 
 use crate::disk::{Disk, DiskFile};
 
-/// The smallest piece that is written whole.
+/// Unit that is written atomically, in bytes.
 const SECTOR: usize = 512;
 
-/// The disk. Clones are the same disk.
+/// A simulated disk. Clones share the content.
 #[derive(Clone, Default)]
 pub struct SimulatedDisk(Arc<Mutex<Content>>);
 
 #[derive(Default)]
 struct Content {
-    /// Which file each name leads to, now.
+    /// Current file of each name.
     names: BTreeMap<String, usize>,
-    /// The same, as it would be after a power cut.
+    /// File of each name after a power cut.
     durable_names: BTreeMap<String, usize>,
-    /// What has happened to names since, in order.
+    /// Changes of names that are not synced, in order.
     pending: Vec<NameChange>,
     files: Vec<FileContent>,
     folders: Vec<String>,
     operations: u64,
     syncs: u64,
-    /// The operation that fails.
+    /// Number of the operation that fails.
     fail_at: Option<u64>,
-    /// Whether everything fails from then on, as when the power is gone.
+    /// Whether all operations after it fail as well, as in a power cut.
     fail_for_ever: bool,
     capacity: Option<u64>,
-    /// Whether the process has as many files open as it may.
+    /// Whether the process has no free file descriptors.
     no_descriptors: bool,
 }
 
 #[derive(Clone)]
 enum NameChange {
-    Writer(String, usize),
+    Create(String, usize),
     Remove(String),
 }
 
@@ -53,7 +53,7 @@ enum NameChange {
 struct FileContent {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Sectors that were written since the last sync, in order.
+    /// Sectors written since the last sync, in order.
     unsynced: Vec<usize>,
 }
 
@@ -63,17 +63,17 @@ impl SimulatedDisk {
         Self::default()
     }
 
-    /// How many operations were asked for.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
 
-    /// How often something was synced.
+    /// Number of syncs so far.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
     }
 
-    /// Makes the n-th operation from now on fail, and all after it: the power is gone.
+    /// Cuts the power: the n-th operation from now on fails, and all after it.
     pub fn cut_power_at(&self, operation: u64) {
         let mut content = self.lock();
         content.fail_at = Some(content.operations + operation);
@@ -87,23 +87,23 @@ impl SimulatedDisk {
         content.fail_for_ever = false;
     }
 
-    /// Whether the operation that was to fail has come.
+    /// Whether the operation that was to fail has been reached.
     pub fn has_failed(&self) -> bool {
         let content = self.lock();
         content.fail_at.is_some_and(|at| content.operations >= at)
     }
 
-    /// Bytes that all files together may have.
+    /// Sets the total number of bytes that files may have; `None` is unlimited.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().capacity = bytes;
     }
 
-    /// Bytes that all files together have.
+    /// Total bytes of all files.
     pub fn used(&self) -> u64 {
         self.lock().used()
     }
 
-    /// What is left after a power cut: a disk of its own.
+    /// Returns a disk with what remains after a power cut.
     pub fn after_power_cut(&self, rng: &mut fastrand::Rng) -> Self {
         let content = self.lock();
         let mut names = content.durable_names.clone();
@@ -122,7 +122,7 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(left)))
     }
 
-    /// What is left when only the process has ended: everything that was written.
+    /// Returns a disk with what remains after the process was killed: everything that was written.
     pub fn after_kill(&self) -> Self {
         let content = self.lock();
         let left = Content {
@@ -136,21 +136,21 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(left)))
     }
 
-    /// Loses a file, durably, as if somebody had removed it.
+    /// Removes a file durably, as an operator might by mistake.
     pub fn lose(&self, name: &str) {
         let mut content = self.lock();
         content.names.remove(name).expect("there is such a file");
         content.durable_names.remove(name);
     }
 
-    /// Puts two files in each other's place.
+    /// Exchanges two files.
     pub fn swap(&self, one: &str, other: &str) {
         let mut content = self.lock();
         let (one, other) = (content.names[one], content.names[other]);
         content.files.swap(one, other);
     }
 
-    /// Puts a copy of a file in the place of another.
+    /// Replaces a file by a copy of another.
     pub fn overwrite_with_copy(&self, name: &str, of: &str) {
         let mut content = self.lock();
         let copy = content.files[content.names[of]].clone();
@@ -158,12 +158,12 @@ impl SimulatedDisk {
         content.files[file] = copy;
     }
 
-    /// Takes away the end of a file.
+    /// Truncates a file to `length` bytes.
     pub fn shorten(&self, name: &str, length: usize) {
         self.damage(name, |bytes| bytes.truncate(length));
     }
 
-    /// Fills a part of a file with zeros, as far as the file goes: one that is being made may still be short.
+    /// Zeroes a range of a file, up to its end: a file under construction may be shorter.
     pub fn zero(&self, name: &str, part: std::ops::Range<usize>) {
         self.damage(name, |bytes| {
             let end = part.end.min(bytes.len());
@@ -180,12 +180,12 @@ impl SimulatedDisk {
         file.unsynced.clear();
     }
 
-    /// Lets the process have no further file descriptor, or have some again.
+    /// Sets whether the process has no free file descriptors.
     pub fn refuse_descriptors(&self, refuse: bool) {
         self.lock().no_descriptors = refuse;
     }
 
-    /// Changes one byte of a file, as rot does.
+    /// Changes one byte of a file.
     pub fn rot(&self, name: &str, offset: usize) {
         let mut content = self.lock();
         let file = content.names[name];
@@ -204,10 +204,10 @@ impl SimulatedDisk {
 impl FileContent {
     fn after_power_cut(&self, rng: &mut fastrand::Rng) -> Self {
         let mut left = self.durable.clone();
-        // All, none, or each on its own: a real disk does any of these.
-        let mood = rng.u8(..4);
+        // All, none, or each on its own: real disks do all of these.
+        let outcome = rng.u8(..4);
         for &sector in &self.unsynced {
-            let kept = match mood {
+            let kept = match outcome {
                 0 => false,
                 1 => true,
                 _ => rng.bool(),
@@ -225,7 +225,7 @@ impl FileContent {
 }
 
 impl Content {
-    /// Counts an operation, and says whether it fails.
+    /// Counts an operation and fails if it is the one to fail.
     fn operation(&mut self) -> io::Result<()> {
         self.operations += 1;
         match self.fail_at {
@@ -236,7 +236,7 @@ impl Content {
         }
     }
 
-    /// The same for one that takes a file descriptor.
+    /// Counts an operation that needs a file descriptor.
     fn opening(&mut self) -> io::Result<()> {
         self.operation()?;
         if self.no_descriptors {
@@ -261,7 +261,7 @@ impl Content {
 
 fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
     match change {
-        NameChange::Writer(name, file) => names.insert(name.clone(), *file),
+        NameChange::Create(name, file) => names.insert(name.clone(), *file),
         NameChange::Remove(name) => names.remove(name),
     };
 }
@@ -284,7 +284,7 @@ impl Disk for SimulatedDisk {
         }
         content.files.push(FileContent::default());
         let file = content.files.len() - 1;
-        content.change(NameChange::Writer(name.to_owned(), file));
+        content.change(NameChange::Create(name.to_owned(), file));
         Ok(Box::new(SimulatedFile { disk: self.clone(), file }))
     }
 
@@ -299,9 +299,9 @@ impl Disk for SimulatedDisk {
         let mut content = self.lock();
         content.operation()?;
         let file = content.file(from)?;
-        // One step: a file system renames whole or not at all.
+        // One step: a file system renames atomically.
         apply(&mut content.names, &NameChange::Remove(from.to_owned()));
-        content.change(NameChange::Writer(to.to_owned(), file));
+        content.change(NameChange::Create(to.to_owned(), file));
         content.pending.push(NameChange::Remove(from.to_owned()));
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_folder(&self, folder: &str) -> io::Result<()> {
         let mut content = self.lock();
-        // The whole folder is open anyway.
+        // The root folder is open already, so this needs no descriptor.
         if folder.is_empty() {
             content.operation()?
         } else {
@@ -343,7 +343,7 @@ impl Disk for SimulatedDisk {
         let of_folder = |name: &str| name.rsplit_once('/').map_or("", |(folder, _)| folder) == folder;
         let pending = std::mem::take(&mut content.pending);
         for change in pending {
-            let (NameChange::Writer(name, _) | NameChange::Remove(name)) = &change;
+            let (NameChange::Create(name, _) | NameChange::Remove(name)) = &change;
             if of_folder(name) {
                 apply(&mut content.durable_names, &change);
             } else {
@@ -373,7 +373,7 @@ impl DiskFile for SimulatedFile {
         if content.capacity.is_some_and(|capacity| content.used() + grows > capacity) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        // A write during which the power goes has been made up to somewhere.
+        // A write that is interrupted by the power cut is partly done.
         let bytes = if failing.is_err() { &bytes[..bytes.len() / 2] } else { bytes };
         let file = &mut content.files[self.file];
         let end = offset as usize + bytes.len();
@@ -400,7 +400,7 @@ impl DiskFile for SimulatedFile {
     fn sync(&self) -> io::Result<()> {
         let mut content = self.disk.lock();
         if let Err(error) = content.operation() {
-            // As Linux does: what could not be written counts as written from then on.
+            // As on Linux: after a failed sync, unsynced data counts as written.
             content.files[self.file].unsynced.clear();
             return Err(error);
         }

@@ -1,4 +1,7 @@
-//! What is in memory: all logs and tables, and the records of late. Readers see it; one thread changes it.
+//! The state in memory: all logs, all tables and recent records.
+//!
+//! Readers share it under a lock; only the committer and the maintenance threads change it. Read
+//! [`StoreState`], then [`Slot`] (one log) and [`Memtable`] (records on their way to a segment).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,62 +22,63 @@ use crate::wal::End;
 pub struct StoreState<T: StateMachine> {
     /// Logs that are there.
     pub logs: LogMap,
-    /// Numbers that logs ever had.
+    /// Numbers that were ever assigned to logs, deleted ones included.
     pub numbers: Numbers,
-    /// The capability's tables.
+    /// The capabilities' tables.
     pub tables: T,
     /// What follows the tables in memory.
     pub observers: Observers<T>,
     /// The last commit that is visible.
     pub last_commit: CommitNumber,
-    /// Checksum of its frame.
+    /// Checksum of the frame of the last visible commit.
     pub chain: u32,
     /// Logs that have records in the current memtable.
     touched: Vec<LogId>,
-    /// Roughly what the current memtable takes in memory.
+    /// Approximate size of the current memtable in bytes.
     pub memtable_bytes: usize,
-    /// What the next checkpoint must know beside the tails of logs.
+    /// Changes for the next checkpoint, other than tails of logs.
     delta: Delta,
-    /// What the files of the checkpoint take, as whoever writes them has it.
+    /// Sizes of the checkpoint's files, kept up to date by the flusher.
     pub checkpoint: CheckpointBytes,
-    /// A snapshot of logs and tables has begun, and is neither read to its end nor given up.
+    /// Whether a snapshot of logs and tables has begun and is neither finished nor abandoned.
     snapshot: bool,
-    /// Memtables that are complete, oldest first: being written, or kept to be read.
+    /// Complete memtables, oldest first: being written, or kept for reads.
     pub memtables: VecDeque<Arc<Memtable>>,
-    /// What was written before.
+    /// Segments, oldest first.
     pub segments: Segments,
 }
 
-/// What the files of a checkpoint take, in bytes.
+/// Sizes of a checkpoint's files, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointBytes {
-    /// The base.
+    /// Size of the base.
     pub base: u64,
-    /// All deltas.
+    /// Total size of the deltas.
     pub deltas: u64,
-    /// Deltas are compacted into a new base when they are larger than the base, but not below this.
+    /// Minimum size of the deltas for a compaction. Above it, they are compacted into a new base when they
+    /// outgrow the base.
     pub deltas_min: u64,
 }
 
 /// One log.
 pub struct Slot {
-    /// What it knows of itself.
+    /// State of the log: tail, floor, producers and so on.
     pub state: LogState,
-    /// Records at or below this are not in memory.
+    /// Records at or below this position are not in memory.
     pub evicted: Position,
-    /// Its records in the current memtable.
+    /// Records in the current memtable.
     recent: Vec<Entry>,
 }
 
 impl Slot {
-    /// A log whose records, if it has any, are not in memory.
+    /// A log whose records, if any, are all in segments.
     pub fn new(state: LogState) -> Self {
         Self { evicted: state.status().tail, state, recent: Vec::new() }
     }
 
-    /// Lets go of records at or below the floor. Nobody reads them, so they may stay until most are dead: a log that is
-    /// trimmed again and again does not move what it keeps each time.
-    fn let_go(&mut self, floor: Position, which: Dead) {
+    /// Drops records at or below the floor from memory. Nobody can read them, so [`Dead::WhenMost`] delays
+    /// that until they are at least half: a log that is trimmed often does not move its records each time.
+    fn drop_trimmed(&mut self, floor: Position, which: Dead) {
         let dead = self.recent.partition_point(|entry| entry.position <= floor);
         if which == Dead::All || 2 * dead >= self.recent.len() {
             self.recent.drain(..dead);
@@ -82,48 +86,48 @@ impl Slot {
     }
 }
 
-/// When dead records are let go.
+/// When trimmed records are dropped from memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Dead {
     All,
     WhenMost,
 }
 
-/// One record.
+/// One record in memory.
 #[derive(Clone)]
 pub struct Entry {
-    /// Where it lies.
+    /// Position in its log.
     pub position: Position,
-    /// What it is; shared by all references to the same record.
+    /// The record; shared by all references to it.
     pub stored: Arc<Stored>,
 }
 
-/// Records that were committed one after the other, and what else changed meanwhile. Complete.
+/// A complete memtable: records of consecutive commits, and the other changes made by them.
 pub struct Memtable {
-    /// By log, each in order.
+    /// Records by log, in order of position.
     pub runs: Vec<(LogId, Vec<Entry>)>,
-    /// Logs that were appended to, how far, and how much they ever took. Records that came and went within the
+    /// Logs that were appended to, with tail and totals. Records that were appended and trimmed within the
     /// memtable are in no run.
     pub reached: Vec<Reached>,
-    /// What the checkpoint must know beside that.
+    /// Changes for the checkpoint, other than tails of logs.
     pub delta: Delta,
-    /// The last commit in it.
+    /// Last commit in it.
     pub last_commit: CommitNumber,
-    /// Checksum of that commit's frame.
+    /// Checksum of the frame of the last commit.
     pub chain: u32,
-    /// A snapshot of logs and tables began with the end of this memtable, to be written as a new base: all numbers that
-    /// logs had ever had by then.
+    /// Set if a snapshot of logs and tables began when this memtable was completed, to be written as a new
+    /// base: all log numbers assigned by then.
     pub snapshot: Option<Numbers>,
 }
 
-/// How far a log had got at the end of a memtable.
+/// Tail and totals of a log at the end of a memtable.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached {
     /// The log.
     pub log: LogId,
-    /// Its tail.
+    /// Tail of the log.
     pub tail: Position,
-    /// All that was ever appended to it.
+    /// Totals of everything ever appended to it.
     pub total: LogTotals,
 }
 
@@ -136,7 +140,7 @@ impl Memtable {
     }
 }
 
-/// A read that needs files: what to do, outside the lock.
+/// A read that needs files, to be run without the lock.
 pub struct DiskRead {
     log: LogId,
     span: Span,
@@ -145,17 +149,17 @@ pub struct DiskRead {
     recent: Vec<Entry>,
 }
 
-/// How a read goes on.
+/// Result of a read under the lock.
 pub enum ReadPlan {
-    /// It is done.
+    /// All records were in memory.
     Done(Page),
-    /// It needs files.
+    /// Files must be read.
     Disk(DiskRead),
 }
 
-/// What an entry takes in memory, beside its payload.
+/// Bytes of an entry in memory, without payload.
 const ENTRY_BYTES: usize = 40;
-/// What a record of its own takes beside that.
+/// Additional bytes of a record that is not a reference, without payload.
 const STORED_BYTES: usize = 120;
 
 impl<T: StateMachine> StoreState<T> {
@@ -166,7 +170,7 @@ impl<T: StateMachine> StoreState<T> {
 }
 
 impl<T: StoredState> StoreState<T> {
-    /// A state of nothing.
+    /// The state of an empty store.
     pub fn empty() -> Self {
         Self {
             logs: LogMap::default(),
@@ -185,9 +189,9 @@ impl<T: StoredState> StoreState<T> {
         }
     }
 
-    /// Applies what a commit does. It is durable.
+    /// Applies an effect of a durable commit.
     pub fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
-        // Also what has no records takes memory, in the delta.
+        // Effects without records take memory as well, in the delta.
         self.memtable_bytes += ENTRY_BYTES;
         match effect {
             Effect::Created { log, tail } => {
@@ -211,10 +215,10 @@ impl<T: StoredState> StoreState<T> {
             Effect::Trimmed { log, floor } => {
                 let Some(slot) = self.logs.get_mut(log) else { return };
                 slot.state.trim(floor);
-                // At most the tail, and that is what counts from now on.
+                // A trim goes at most to the tail; the resulting floor counts.
                 let floor = slot.state.status().floor;
                 self.delta.trimmed(log, floor);
-                slot.let_go(floor, Dead::WhenMost);
+                slot.drop_trimmed(floor, Dead::WhenMost);
             }
             Effect::Ended { log } => {
                 self.delta.ended(log);
@@ -247,8 +251,8 @@ impl<T: StoredState> StoreState<T> {
         self.tables.apply(change);
     }
 
-    /// Completes the current memtable and begins another. If the deltas have outgrown the base with it, a snapshot
-    /// begins.
+    /// Completes the current memtable and starts another. If the deltas have then outgrown the base, a
+    /// snapshot begins.
     pub fn freeze(&mut self) -> Arc<Memtable> {
         self.touched.sort_unstable();
         self.touched.dedup();
@@ -258,7 +262,7 @@ impl<T: StoredState> StoreState<T> {
             let Some(slot) = self.logs.records_mut(log) else { continue };
             let Status { tail, floor, total, .. } = slot.state.status();
             reached.push(Reached { log, tail, total });
-            slot.let_go(floor, Dead::All);
+            slot.drop_trimmed(floor, Dead::All);
             if !slot.recent.is_empty() {
                 runs.push((log, std::mem::take(&mut slot.recent)));
             }
@@ -281,14 +285,14 @@ impl<T: StoredState> StoreState<T> {
         self.numbers.clone()
     }
 
-    /// Ends the snapshot: it is written, or given up.
+    /// Ends the snapshot after it was written or abandoned.
     pub fn end_snapshot(&mut self) {
         self.snapshot = false;
         self.logs.end_snapshot();
         self.tables.end_snapshot();
     }
 
-    /// Lets go of the oldest memtable, whose records are in a segment.
+    /// Drops the oldest memtable, whose records are in a segment.
     pub fn evict(&mut self) {
         let Some(memtable) = self.memtables.pop_front() else { return };
         for (log, entries) in &memtable.runs {
@@ -298,7 +302,7 @@ impl<T: StoredState> StoreState<T> {
         }
     }
 
-    /// Reads from memory, or says what to do with files.
+    /// Reads from memory, or returns the read to run on files.
     pub fn read(&self, log: LogId, span: Span) -> Result<ReadPlan, ReadError> {
         let slot = self.logs.get(log).ok_or(ReadError::NoSuchLog(log))?;
         let status = slot.state.status();
@@ -311,7 +315,7 @@ impl<T: StoredState> StoreState<T> {
             self.read_recent(log, slot, &mut rest, &mut records);
             return Ok(ReadPlan::Done(Page { records, status }));
         }
-        // More than a page holds is not needed, whatever the files have.
+        // A page has at most so many records, whatever the segments contribute.
         let after = self.entries(log, slot).filter(|entry| entry.position > rest.after);
         let recent = after.take(rest.records).cloned().collect();
         Ok(ReadPlan::Disk(DiskRead { log, span: rest, status, segments: self.segments.clone(), recent }))
@@ -336,7 +340,7 @@ impl<T: StoredState> StoreState<T> {
 }
 
 impl DiskRead {
-    /// Reads segments, then what was in memory.
+    /// Reads segments, then the records that were in memory.
     pub fn run(mut self) -> Result<Page, crate::OpenError> {
         let mut records = Vec::new();
         for segment in self.segments.iter() {

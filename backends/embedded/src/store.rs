@@ -1,4 +1,8 @@
-//! The handle: opening a store, asking it to commit, reading from it.
+//! [`Embedded`], the handle of the store: opening, committing, reading.
+//!
+//! A commit goes through a bounded queue to the `committer` thread; reads take the state's lock and, for
+//! older records, files. Not here: how a commit is validated (`engine::log`) and what is written when
+//! (`committer`, `flush`, `merge`).
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -32,45 +36,45 @@ use crate::state::{ReadPlan, StoreState};
 use crate::stored_state::StoredState;
 use crate::wal::{self, Wal};
 
-/// Commits that may wait in the queue; whoever comes then waits with its request.
+/// Commits that may wait in the queue. When it is full, callers wait.
 const QUEUE: usize = 16 * 1024;
-/// Bytes of commits that may wait there or be on their way to the disk; whoever comes then waits, too.
+/// Bytes of commits that may wait in the queue or be being written. When they are used up, callers wait.
 const QUEUE_BYTES: usize = 256 << 20;
-/// They are counted in units of so many.
+/// Unit in bytes in which the queue's bytes are counted.
 const QUEUE_UNIT: usize = 1024;
 const QUEUE_UNITS: usize = QUEUE_BYTES / QUEUE_UNIT;
 
-/// Deltas of the checkpoint below this share of a memtable are not worth a new base.
+/// Deltas smaller than this fraction (one sixteenth) of a memtable are not compacted into a new base.
 const COMPACT_SHARE: u64 = 16;
 
-/// How a store is set.
+/// Settings of a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Size of a file of the write-ahead log.
+    /// Size of a write-ahead log file in bytes.
     pub wal_file_bytes: u64,
-    /// A memtable is written as a segment when it takes about this much memory.
+    /// Approximate size in bytes at which a memtable is written as a segment.
     pub memtable_bytes: usize,
-    /// With less than this left on the disk only what frees space is committed, so that what is in memory can still be
-    /// written.
+    /// Free disk space in bytes below which only commits that free space are accepted, so that memtables can
+    /// still be flushed.
     pub reserve_bytes: u64,
-    /// How often it is recorded how far the write-ahead log has gone, when it has. Damage before that point is told from
-    /// the end of a log that was cut off by a crash.
+    /// Interval at which the end of the write-ahead log is recorded in the manifest, if it has moved. Damage before
+    /// the recorded end is detected as such, not taken for the torn end of a crash.
     pub record_interval: Duration,
-    /// A number that nobody outside knows; the salts of files come from it.
+    /// Secret from which the salts of files are derived. Clients must not know it.
     pub secret: u64,
-    /// Called by the committer between the first commit of a frame and the others, so that more may gather. It may
-    /// wait; whoever commits waits with it.
+    /// Called by the committer after the first commit of a frame, so that more can arrive. It may block; the
+    /// commits of the frame wait for it.
     pub gather: Option<Gather>,
     /// Called once when a write or sync has failed and the store has stopped.
     pub on_failure: Failure,
-    /// Where the store counts.
+    /// Registry for the store's metrics.
     pub metrics: Metrics,
 }
 
-/// Waits for more commits to gather.
+/// Waits for more commits to arrive.
 pub type Gather = Arc<dyn Fn() + Send + Sync>;
 
-/// What to do when the disk has failed.
+/// Called with a message when the disk has failed.
 pub type Failure = Arc<dyn Fn(&str) + Send + Sync>;
 
 impl Default for Options {
@@ -88,20 +92,20 @@ impl Default for Options {
     }
 }
 
-/// The store. Clones are the same store; when the last is dropped, its threads end.
+/// Handle of the store. Clones share the store; its threads end when the last clone is dropped.
 pub struct Embedded<T: StoredState> {
     shared: Arc<StoreInner<T>>,
     threads: Arc<Threads<T>>,
 }
 
-/// The store, without keeping it open.
+/// Weak handle: does not keep the store open.
 pub struct Weakly<T: StoredState> {
     shared: Weak<StoreInner<T>>,
     threads: Weak<Threads<T>>,
 }
 
 impl<T: StoredState> Weakly<T> {
-    /// The store, if it is open.
+    /// Returns a handle if the store is still open.
     pub fn upgrade(&self) -> Option<Embedded<T>> {
         Some(Embedded { shared: self.shared.upgrade()?, threads: self.threads.upgrade()? })
     }
@@ -112,17 +116,17 @@ pub(crate) struct StoreInner<T: StateMachine> {
     pub(crate) state: RwLock<StoreState<T>>,
     pub(crate) bus: Bus,
     pub(crate) disk: Arc<dyn Disk>,
-    /// A write has failed, and the store takes no more.
+    /// Whether a write has failed; the store then accepts no commits.
     pub(crate) stopped: AtomicBool,
     pub(crate) reserve_bytes: u64,
     last_log: AtomicU64,
     disk_reads: AtomicU64,
-    /// What is left of [`QUEUE_BYTES`].
+    /// Permits for what is left of [`QUEUE_BYTES`].
     queue_space: Arc<Semaphore>,
 }
 
 struct Threads<T: StoredState> {
-    /// Taken on drop: the committer ends when nobody can send any more.
+    /// Taken on drop: the committer ends when all senders are gone.
     queue: Option<mpsc::Sender<Job<T>>>,
     committer: Option<JoinHandle<()>>,
     maintenance: Maintenance,
@@ -135,7 +139,7 @@ impl<T: StoredState> Clone for Embedded<T> {
 }
 
 impl<T: StoredState> Embedded<T> {
-    /// Opens the store on a disk, making it if there is none, and recovers what was acknowledged.
+    /// Opens the store on a disk, creating it if there is none, and recovers all acknowledged commits.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -154,7 +158,7 @@ impl<T: StoredState> Embedded<T> {
         };
         let (wal, pool, end) =
             Wal::open(disk.clone(), options.wal_file_bytes, options.secret, &known, replay, record)?;
-        remove_strangers(&*disk, &manifest)?;
+        remove_unnamed_files(&*disk, &manifest)?;
         (state.last_commit, state.chain) = (end.number, end.chain);
         state.checkpoint.deltas_min = options.memtable_bytes as u64 / COMPACT_SHARE;
         if manifest.copied {
@@ -199,33 +203,34 @@ impl<T: StoredState> Embedded<T> {
         Ok(Self { shared, threads: Arc::new(threads) })
     }
 
-    /// The store as long as somebody else has it.
+    /// Returns a weak handle.
     pub fn downgrade(&self) -> Weakly<T> {
         Weakly { shared: Arc::downgrade(&self.shared), threads: Arc::downgrade(&self.threads) }
     }
 
-    /// The bus on which the store wakes listeners.
+    /// Bus on which the store wakes listeners of changed logs.
     pub fn bus(&self) -> &Bus {
         &self.shared.bus
     }
 
-    /// Looks at the tables and, with the function given to `look`, at logs, both at one moment.
+    /// Reads tables and statuses of logs under one lock, so that they belong to the same commit.
     pub fn look<R>(&self, look: impl FnOnce(&T, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
         let state = self.shared.read();
         look(&state.tables, &|log| state.logs.get(log).map(|slot| slot.state.status()))
     }
 
-    /// Writes what is in memory as a segment, and waits until it is done.
+    /// Writes the current memtable as a segment, and waits until that is done.
     pub fn flush(&self) -> io::Result<()> {
         self.threads.maintenance.flush()
     }
 
-    /// Merges and lets go of what is dead, where it is worth it, and waits until it is done.
+    /// Runs one round of merging segments and dropping dead ones, where worthwhile, and waits until it is
+    /// done.
     pub fn tend(&self) -> io::Result<()> {
         self.threads.maintenance.tend()
     }
 
-    /// Reads that needed files since the store was opened.
+    /// Reads that had to open segment files since the store was opened.
     pub fn disk_reads(&self) -> u64 {
         self.shared.disk_reads()
     }
@@ -248,13 +253,13 @@ impl<T: StoredState> Embedded<T> {
             self.queue().send(job).await.map_err(|_| gone())?;
             match answered.await.map_err(|_| gone())? {
                 Reply::Done(answer) => return answer,
-                // What it refers to has changed since it was read.
+                // Records that it refers to have changed since they were read: read them again.
                 Reply::Stale(again, bytes) => (commit, written) = (again, bytes),
             }
         }
     }
 
-    /// What the references of a commit to stored records refer to, by their place among its operations.
+    /// Reads the records that references of a commit refer to, by index of the operation.
     async fn read_stored(
         &self,
         operations: &[Operation],
@@ -274,12 +279,12 @@ impl<T: StoredState> Embedded<T> {
         Ok(stored)
     }
 
-    /// All records that a reference to stored ones refers to, as they are now.
+    /// Reads all records that one reference refers to.
     async fn stored(&self, log: LogId, after: Position, through: Position) -> Result<StoredRead, ReadError> {
         let floor = self.status(log).await?.floor;
         let span = Span { after: after.max(floor), through, bytes: usize::MAX, records: usize::MAX };
         let page = match self.read(log, span).await {
-            // Trimmed meanwhile: what is gone cannot be referred to.
+            // Trimmed since the floor was read: trimmed records cannot be referred to.
             Err(ReadError::Trimmed { floor, .. }) => self.read(log, Span { after: floor, ..span }).await?,
             page => page?,
         };
@@ -292,7 +297,7 @@ impl<T: StateMachine> StoreInner<T> {
         self.disk_reads.load(Ordering::Relaxed)
     }
 
-    /// Bytes of commits that wait or are on their way to the disk, about.
+    /// Approximate bytes of commits that wait or are being written.
     pub(crate) fn queued_bytes(&self) -> usize {
         (QUEUE_UNITS - self.queue_space.available_permits()) * QUEUE_UNIT
     }
@@ -309,7 +314,7 @@ impl<T: StateMachine> StoreInner<T> {
 impl<T: StoredState> Drop for Threads<T> {
     fn drop(&mut self) {
         self.queue.take();
-        // A thread that panicked has said so.
+        // A panic of the thread was logged when it happened.
         if let Some(committer) = self.committer.take() {
             let _ = committer.join();
         }
@@ -382,7 +387,7 @@ impl<T: StoredState + HasTable<P>, P: StateMachine> Commits<P> for Embedded<T> {
     }
 }
 
-/// Looks at what is in the folder, and makes what a store needs.
+/// Checks the content of the folder, and creates what a store needs.
 fn prepare_folder(disk: &dyn Disk) -> Result<Manifest, OpenError> {
     let ours = |name: &str| {
         let folders = [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER].map(|folder| format!("{folder}/"));
@@ -407,14 +412,16 @@ fn prepare_folder(disk: &dyn Disk) -> Result<Manifest, OpenError> {
             manifest
         }
     };
-    // If the process before was killed, which files there are may not be on the disk yet. From now on it counts.
+    // If the previous process was killed, the folders' entries may not be durable yet. From now on they must
+    // be.
     for folder in ["", wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
         disk.sync_folder(folder).in_file(folder)?;
     }
     Ok(manifest)
 }
 
-/// Files of a store without a manifest: it was lost, and with it all that says what they are.
+/// Fails if there are files of a store without a manifest: it was lost, and with it the knowledge of what
+/// they contain.
 fn refuse_orphans(disk: &dyn Disk) -> Result<(), OpenError> {
     for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
         if !disk.list(folder).in_file(folder)?.is_empty() {
@@ -425,8 +432,8 @@ fn refuse_orphans(disk: &dyn Disk) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Removes files that no manifest names: their making was cut off, or their removal.
-fn remove_strangers(disk: &dyn Disk, manifest: &Manifest) -> Result<(), OpenError> {
+/// Removes files that no manifest names, left by an interrupted creation or removal.
+fn remove_unnamed_files(disk: &dyn Disk, manifest: &Manifest) -> Result<(), OpenError> {
     let known = [
         (segment::FOLDER, manifest.segments.iter().map(|&id| segment::file_name(id)).collect::<HashSet<_>>()),
         (
@@ -462,8 +469,9 @@ pub(crate) fn replay<T: StoredState>(state: &mut StoreState<T>, content: Content
 fn raise_era(era: u16) -> Result<u16, OpenError> {
     match Era::new(era + 1) {
         Some(raised) => Ok(raised.get()),
-        None => {
-            Err(OpenError::damaged(MANIFEST, "the store was restored a thousand times; there is no era left"))
-        }
+        None => Err(OpenError::damaged(
+            MANIFEST,
+            "the store was restored or truncated 999 times, so no era is left",
+        )),
     }
 }

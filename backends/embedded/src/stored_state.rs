@@ -1,4 +1,4 @@
-//! What a capability's tables need so that this store can keep them.
+//! [`StoredState`]: what tables must provide so that this store can persist them.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use tidings_engine::log::{Snapshots, StandsOn, StateMachine};
 
 use crate::field::Field;
 
-/// StateMachine that can be written down. Hot: all of them are in memory, their changes in the log, and a copy in the
-/// checkpoint.
+/// Tables that can be encoded. They are entirely in memory; their changes are in the write-ahead log, and a
+/// copy is in the checkpoint.
 ///
 /// The copy is written while the tables go on changing, as a snapshot: it begins at one moment and is read in steps, each
 /// under the store's lock, so a step only gathers rows, which are cheap to clone, and they are written afterwards.
@@ -17,8 +17,8 @@ pub trait StoredState: Snapshots<Change: Field> {
         false
     }
 
-    /// Whether a change makes the tables larger: then it is refused when little space is left, as an append is. What frees
-    /// space, and what a server needs to start, must not be among them.
+    /// Whether a change makes the tables grow. Such changes are refused when disk space is low, as appends
+    /// are. Changes that free space, and those that a server needs to start, must return `false`.
     fn takes_space(&self, change: &Self::Change) -> bool;
 
     /// What a change reads or writes, as hashes. Two commits that share one are not validated in one go, unless both only
@@ -35,26 +35,26 @@ pub trait StoredBase<B: StateMachine>: StandsOn<B> {
 /// What a change does to something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is validated by it, and leaves it as it is.
+    /// Validation depends on it; the change does not alter it.
     Reads,
-    /// It changes it.
+    /// The change alters it.
     Writes,
 }
 
-/// Numbers that were ever given to a log, as ranges. They count up, so there are few.
+/// Numbers that were ever assigned to logs, as ranges. They ascend, so there are few ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// First and last of each range.
+    /// First and last number of each range.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl Numbers {
-    /// Whether the number is among them.
+    /// Whether a number was assigned.
     pub fn contains(&self, number: u64) -> bool {
         self.ranges.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
     }
 
-    /// The largest, zero when there is none.
+    /// Largest number, or zero if there is none.
     pub fn largest(&self) -> u64 {
         self.ranges.last_key_value().map_or(0, |(_, &last)| last)
     }
@@ -64,7 +64,7 @@ impl Numbers {
         self.insert_range(number, number);
     }
 
-    /// Adds all from first to last, of which none is among them yet.
+    /// Adds the numbers from `first` to `last`, of which none was assigned yet.
     pub fn insert_range(&mut self, mut first: u64, mut last: u64) {
         if self.contains(first) {
             return;
@@ -80,13 +80,13 @@ impl Numbers {
         self.ranges.insert(first, last);
     }
 
-    /// First and last of each range.
+    /// First and last number of each range.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.ranges.iter().map(|(&first, &last)| (first, last))
     }
 }
 
-/// Changes that make the same tables, as a checkpoint would have them.
+/// Returns the changes that rebuild the tables, as a checkpoint stores them.
 #[cfg(test)]
 pub(crate) fn snapshot_of<T: StoredState>(tables: &mut T) -> Vec<T::Change> {
     let mut changes = Vec::new();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_melt_into_ranges() {
+    fn consecutive_numbers_become_one_range() {
         let mut numbers = Numbers::default();
         for number in [1, 2, 5, 4, 9, 3] {
             assert!(!numbers.contains(number));

@@ -1,4 +1,4 @@
-//! How the tables of streams are kept.
+//! Encoding of the table of streams: its changes in frames and deltas, and its rows in the checkpoint.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -87,7 +87,7 @@ impl StoredState for Table {
         | Change::Restore { key, .. }) = change;
         let access = if matches!(change, Change::Expect { .. }) { Access::Reads } else { Access::Writes };
         touch(access, hash(key));
-        // A fork that comes or goes changes its source.
+        // A fork that is created or removed changes its source.
         let fork = match change {
             Change::Create { stream, .. } => stream.fork.as_ref(),
             Change::Remove { key, .. } => self.get(key).and_then(|stream| stream.fork.as_ref()),
@@ -144,7 +144,7 @@ mod tests {
         Change::Create { key: key(id), stream }
     }
 
-    /// Each change goes through its written form.
+    /// Applies changes, each after an encoding round trip.
     fn play(table: &mut Table, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             let mut bytes = Vec::new();
@@ -182,7 +182,7 @@ mod tests {
         };
         assert_eq!(rows(&again), rows(&table));
         assert_eq!(again.get(&key("m")).expect("kept for its forks").forks, 2);
-        // The last fork goes, and with it what was kept for it.
+        // Removing the last fork also removes the source that was kept for it.
         for table in [&mut table, &mut again] {
             play(table, [Change::Remove { key: key("b"), log: LogId::new(4), cause: Cause::Deleted }]);
             assert_eq!(table.due(Owner::Clients, Timestamp::from_millis(0), 9), [key("z")]);

@@ -1,5 +1,4 @@
-//! What an operator does with a store: look at it, check it, copy it while it runs, and cut off what rot has made
-//! unreadable.
+//! Operator tools for a store: inspect, check, back up while it is in use, and truncate after damage.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,29 +21,29 @@ pub struct Snapshot<T: StoredState> {
     manifest: Manifest,
 }
 
-/// What there is in a store.
+/// Statistics of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// The last commit.
+    /// Last commit.
     pub last_commit: CommitNumber,
-    /// The era.
+    /// Era of the store.
     pub era: u16,
-    /// Logs.
+    /// Number of logs.
     pub logs: usize,
-    /// Segments, and their bytes.
+    /// Number of segments.
     pub segments: usize,
-    /// Bytes of all segments.
+    /// Total size of segments in bytes.
     pub segment_bytes: u64,
-    /// Runs in all segments.
+    /// Number of runs in all segments.
     pub runs: u64,
-    /// Bytes of the write-ahead log's files.
+    /// Total size of the write-ahead log's files in bytes.
     pub wal_bytes: u64,
-    /// Bytes of the checkpoint.
+    /// Total size of the checkpoint's files in bytes.
     pub checkpoint_bytes: u64,
 }
 
 impl<T: StoredState> Snapshot<T> {
-    /// Reads what a start would read.
+    /// Reads everything that opening the store would read.
     pub fn load(disk: &dyn Disk) -> Result<Self, OpenError> {
         let Some(manifest) = Manifest::load(disk)? else {
             return Err(OpenError::damaged(MANIFEST, "it is missing: this is not a store"));
@@ -56,7 +55,7 @@ impl<T: StoredState> Snapshot<T> {
         Ok(Self { state, manifest })
     }
 
-    /// The capability's tables.
+    /// The capabilities' tables.
     pub fn tables(&self) -> &T {
         &self.state.tables
     }
@@ -66,7 +65,7 @@ impl<T: StoredState> Snapshot<T> {
         self.state.logs.iter().map(|(log, slot)| (log, slot.state.status()))
     }
 
-    /// Records of a log after a position, some at a time.
+    /// Records of a log after a position, one page.
     pub fn records(&self, log: LogId, after: Position) -> Result<Vec<Record>, OpenError> {
         let unreadable = |error: &dyn std::fmt::Display| OpenError::damaged("the store", error);
         match self.state.read(log, Span::after(after)).map_err(|error| unreadable(&error))? {
@@ -75,7 +74,7 @@ impl<T: StoredState> Snapshot<T> {
         }
     }
 
-    /// Counts what there is.
+    /// Computes the statistics.
     pub fn stats(&self, disk: &dyn Disk) -> Result<Stats, OpenError> {
         let bytes_in = |folder: &str| -> Result<u64, OpenError> {
             let names = disk.list(folder).in_file(folder)?;
@@ -98,7 +97,7 @@ impl<T: StoredState> Snapshot<T> {
     }
 }
 
-/// Reads everything, and tells all that is wrong.
+/// Reads every file in full, and returns everything that is wrong.
 pub fn check<T: StoredState>(disk: &dyn Disk) -> Vec<OpenError> {
     let mut problems = Vec::new();
     let manifest = match Manifest::load(disk) {
@@ -141,13 +140,13 @@ fn check_segment(segment: &Segment, problems: &mut Vec<OpenError>) {
     }
 }
 
-/// Copies a store, which may be in use, to an empty folder. The copy has all that was acknowledged before this began; when it
-/// is opened its era is raised.
+/// Copies a store, which may be in use, to an empty folder. The copy has everything that was acknowledged
+/// before this began; its era is raised when it is opened.
 pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError> {
-    /// The store changes while it is copied; each time less is left to do.
+    /// The store changes while it is copied; each attempt has less left to copy.
     const ATTEMPTS: usize = 100;
     for name in to.list("").in_file("the backup's folder")? {
-        // Empty folders are left of a backup that could not be made.
+        // A failed backup leaves empty folders behind.
         let empty = name.ends_with('/') && to.list(&name).in_file(&name)?.is_empty();
         if !empty {
             return Err(OpenError::NotEmpty(name));
@@ -183,8 +182,8 @@ pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError>
     ))
 }
 
-/// Copies what a manifest names and is not copied yet, then the write-ahead log. Returns the name of a file that is not
-/// there, if one is not: it was let go meanwhile, or is lost.
+/// Copies the files that a manifest names and that are not copied yet, then the write-ahead log. Returns the
+/// name of a missing file, if any: it was removed meanwhile, or is lost.
 fn copy_all(
     from: &dyn Disk,
     to: &dyn Disk,
@@ -217,7 +216,7 @@ fn copy_all(
     Ok(None)
 }
 
-/// Copies one file. `false` when it is gone.
+/// Copies one file. Returns `false` if it does not exist.
 fn copy(from: &dyn Disk, to: &dyn Disk, name: &str) -> Result<bool, OpenError> {
     let source = match from.open(name) {
         Ok(source) => source,
@@ -242,7 +241,7 @@ fn copy_bytes(source: &dyn DiskFile, target: &dyn DiskFile) -> std::io::Result<(
     target.sync()
 }
 
-/// Gives up everything from the first commit on that cannot be read, and returns that commit; none when nothing is
+/// Gives up everything from the first unreadable commit on, and returns that commit; `None` if nothing is
 /// missing. The era is raised when the store is opened next.
 pub fn truncate(disk: &dyn Disk) -> Result<Option<CommitNumber>, OpenError> {
     let Some(manifest) = Manifest::load(disk)? else {
@@ -254,7 +253,8 @@ pub fn truncate(disk: &dyn Disk) -> Result<Option<CommitNumber>, OpenError> {
         Err(error) if error.is_loss() => {
             let cut = Cut::plan(disk, &known)?;
             let (log, reached) = (cut.kept(), cut.end);
-            // First what raises the era: numbers that were given out must not be given out again, whatever comes between.
+            // The manifest that raises the era comes first: whatever fails later, assigned numbers are not
+            // assigned again.
             Manifest { copied: true, log, reached, ..manifest }.store(disk).in_file(MANIFEST)?;
             cut.make(disk)?;
             Ok(Some(reached.number.next()))

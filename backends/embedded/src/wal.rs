@@ -1,14 +1,18 @@
-//! The write-ahead log: files of a fixed size, filled with zeros once and used again and again.
+//! The write-ahead log: files of a fixed size that are allocated once, filled with zeros, and reused.
 //!
-//! Overwriting a file that has its blocks is the fastest durable write there is: the file system has nothing of
-//! its own to write. A file begins with two copies of its header (version, sequence number, salt, length); frames follow
-//! from byte 8192. When a file is used again it gets a new salt, so that frames of its earlier life fit no checksum.
+//! Overwriting allocated blocks is the fastest durable write there is, because the file system has no
+//! metadata to write. A file starts with two copies of its header (version, sequence number, salt, length);
+//! frames follow from byte 8192. A reused file gets a new salt, so that the checksums of older frames in it
+//! no longer match.
 //!
-//! Only one frame is ever being written. So a frame that cannot be read is the torn end of the log if nothing readable
-//! comes after it, and rot of acknowledged data if something does: then the store refuses to start.
+//! Only one frame is written at a time. So an unreadable frame with nothing readable after it is the torn end
+//! of the log, and one with something readable after it is damage of acknowledged data: then the store
+//! refuses to start.
 //!
-//! The manifest names the files that are the log, each before its first frame is written, and tells how far the log went
-//! at least. A file that is named and not there, or not as it was written, or a log that ends earlier, is refused as well.
+//! The manifest names the files of the log, each before its first frame is written, and says how far the log
+//! was durable. A named file that is missing or altered, and a log that ends earlier, are refused as well.
+//!
+//! Read [`Wal`] (writing), [`WalFilePool`] (reuse of files), then `reading` (recovery).
 
 mod reading;
 
@@ -28,15 +32,15 @@ use reading::{Files, WritePoint};
 
 /// Folder of the log's files.
 pub const FOLDER: &str = "wal";
-/// Where frames begin.
+/// Byte offset of the first frame in a file.
 pub const FIRST_FRAME: u64 = 2 * ALIGNMENT as u64;
 
 const MAGIC: &[u8; 8] = b"tidingsW";
 const VERSION: u32 = 4;
-/// How much of a file is read or filled at a time.
+/// Bytes that are read or zeroed at a time.
 const WINDOW: usize = 1 << 20;
 
-/// The log as its one writer has it.
+/// The log as its single writer sees it.
 pub struct Wal {
     disk: Arc<dyn Disk>,
     file_bytes: u64,
@@ -47,88 +51,88 @@ pub struct Wal {
     pool: Arc<WalFilePool>,
 }
 
-/// A file of the log as the manifest names it: what its header must say, and what must be in it.
+/// A file of the log as the manifest names it: what its header must say, and what it must contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFile {
-    /// The number that is its name.
+    /// Number from which its name is formed.
     pub number: u64,
-    /// Its point among the files of the log; each time a file is used again it gets a new one.
+    /// Place in the sequence of the log's files; new each time the file is reused.
     pub sequence: u64,
-    /// What its checksums begin with, new each time as well.
+    /// Salt of its checksums; new each time the file is reused.
     pub salt: u64,
-    /// Its last commit, if it is known to be full.
+    /// Its last commit, if the file is known to be full.
     pub last: Option<CommitNumber>,
 }
 
 impl LogFile {
-    /// Its name.
+    /// Path of the file in the store's folder.
     pub fn name(&self) -> String {
         file_name(self.number)
     }
 }
 
-/// The name of a file of the log.
+/// Path of the log file with a number.
 fn file_name(number: u64) -> String {
     format!("{FOLDER}/{number:06}")
 }
 
-/// One open file.
+/// One open file of the log.
 struct WalFile {
     file: Box<dyn DiskFile>,
     id: LogFile,
-    /// Bytes that it must have, as its header says.
+    /// Length in bytes according to its header.
     length: u64,
 }
 
-/// Files that are not being written: those that are full, and the one that comes next. Shared with whoever
-/// makes room in the background.
+/// The log's files that are not being written: full ones, empty ones and the next one. Shared with the
+/// maintenance thread, which frees files and prepares the next.
 pub struct WalFilePool {
     disk: Arc<dyn Disk>,
     file_bytes: u64,
     pooled: Mutex<PooledFiles>,
-    /// How many files are full, to be asked without the lock: making a file holds that for long.
+    /// Number of full files, readable without the lock, which is held while a file is created.
     full: AtomicUsize,
 }
 
 struct PooledFiles {
     /// Full files, oldest first, each with its last commit.
     full: VecDeque<WalFile>,
-    /// The file that is being written.
+    /// File that is being written.
     current: LogFile,
     /// Files whose content is no longer needed. No manifest names them.
     empty: Vec<WalFile>,
-    /// Ready to be written.
+    /// File with a fresh header, ready to be written.
     next: Option<WalFile>,
     next_sequence: u64,
     next_number: u64,
-    /// Where salts come from: a number no client knows, stirred for each file.
+    /// Secret from which the salt of each file is derived; no client knows it.
     secret: u64,
 }
 
-/// Where the log ended when it was read.
+/// A point in the log: a commit and the checksum of its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The last commit.
+    /// Last commit.
     pub number: CommitNumber,
     /// Checksum of its frame.
     pub chain: u32,
 }
 
-/// What the manifest knows of the log.
+/// What the manifest says about the log.
 #[derive(Clone, Debug)]
 pub struct KnownLog {
-    /// What is needed begins behind this.
+    /// Commits up to here are in segments and the checkpoint; only later ones are replayed.
     pub applied: End,
-    /// It goes at least so far.
+    /// The log was durable at least up to here.
     pub reached: End,
-    /// Its files, oldest first.
+    /// Files of the log, oldest first.
     pub files: Vec<LogFile>,
 }
 
-/// Makes it durable that these files, and no others, are the log.
+/// Makes durable that these files, and no others, form the log.
 pub type Record<'a> = dyn Fn(Vec<LogFile>) -> io::Result<()> + 'a;
 
-/// Reads a log as [`Wal::open`] does, and changes nothing.
+/// Reads a log as [`Wal::open`] does, without changing anything.
 pub fn inspect(
     disk: &dyn Disk,
     known: &KnownLog,
@@ -141,38 +145,38 @@ pub fn inspect(
     Ok(end)
 }
 
-/// Everything that is wrong with a log.
+/// Returns everything that is wrong with a log.
 pub fn check(
     disk: &dyn Disk,
     known: &KnownLog,
     replay: impl FnMut(Content) -> Result<(), OpenError>,
 ) -> Vec<OpenError> {
     match Files::list(disk, known) {
-        // Where files are missing the rest does not follow; that is nothing new.
+        // When files are missing, errors of the rest are a consequence and not reported.
         Ok(files) if !files.problems.is_empty() => files.problems,
         Ok(_) => inspect(disk, known, replay).err().into_iter().collect(),
         Err(error) => vec![error],
     }
 }
 
-/// A log that is about to be cut off behind its last commit that follows on those before.
+/// A log that is about to be truncated after its last contiguous commit.
 pub struct Cut {
     files: Files,
     point: Option<WritePoint>,
-    /// Where it will end.
+    /// Last commit that remains.
     pub end: End,
 }
 
 impl Cut {
-    /// Finds where to cut a log of which something is lost.
+    /// Finds where to truncate a damaged log.
     pub fn plan(disk: &dyn Disk, known: &KnownLog) -> Result<Self, OpenError> {
         let mut files = Files::list(disk, known)?;
         let (end, point) = files.replay(known, &mut |_| Ok(()))?;
         Ok(Self { files, point, end })
     }
 
-    /// The same in a copy that was made while the log was written: later frames may have come along without the ones
-    /// before them. What the log had when the copy was begun must be there.
+    /// Finds where to truncate a copy that was made while the log was being written: it may have frames
+    /// without their predecessors. Fails if it lacks anything that was durable when the copy began.
     pub fn plan_copy(disk: &dyn Disk, known: &KnownLog) -> Result<Self, OpenError> {
         let mut cut = Self::plan(disk, known)?;
         cut.files.refuse_problems()?;
@@ -180,7 +184,7 @@ impl Cut {
         Ok(cut)
     }
 
-    /// The files that are left.
+    /// The files that remain.
     pub fn kept(&self) -> Vec<LogFile> {
         let Some(point) = self.point else { return Vec::new() };
         let mut kept: Vec<LogFile> = self.files.used[..=point.file].iter().map(|file| file.id).collect();
@@ -188,13 +192,13 @@ impl Cut {
         kept
     }
 
-    /// Cuts. In a store this comes after a manifest that names only what is kept.
+    /// Truncates the log. In a store, a manifest that names only the remaining files must be durable before.
     pub fn make(self, disk: &dyn Disk) -> Result<(), OpenError> {
         for (n, file) in self.files.used.iter().enumerate() {
             let name = file.id.name();
             match self.point {
                 Some(point) if n < point.file => {
-                    // Shortened behind its last frame, perhaps.
+                    // The file may have been shortened after its last frame.
                     let length = file.file.len().in_file(&name)?;
                     file.clear_from(length)?;
                 }
@@ -207,8 +211,8 @@ impl Cut {
 }
 
 impl Wal {
-    /// Reads the log, giving each frame that is needed to `replay`, and makes it ready for more. `record` is told of the
-    /// files before any of them is written anew, and where the log ended.
+    /// Recovers the log: passes each frame after [`KnownLog::applied`] to `replay` and prepares for writing.
+    /// `record` gets the list of files before any of them is overwritten, and the end of the log.
     pub fn open(
         disk: Arc<dyn Disk>,
         file_bytes: u64,
@@ -221,8 +225,9 @@ impl Wal {
         files.refuse_problems()?;
         let (end, point) = files.replay(known, &mut replay)?;
         files.refuse_loss(known, end, point)?;
-        // What was read may never have reached the disk, if the process was killed, and is shown from now on. The last
-        // frame is written again: if its sync has failed, the system may think that it is on the disk.
+        // If the process was killed, frames that were read may not be on the disk yet, and readers will see
+        // them now. The last one is written again: after a failed sync the system may consider it written
+        // although it is not.
         if let Some(point) = point {
             let file = &files.used[point.file];
             if let Some((_, bytes)) = file.frame(point.last)? {
@@ -242,18 +247,18 @@ impl Wal {
         self.chain
     }
 
-    /// The largest frame that fits.
+    /// Size in bytes of the largest frame that fits a file.
     pub fn frame_bytes_max(&self) -> usize {
         (self.file_bytes - FIRST_FRAME) as usize
     }
 
-    /// Files that are full and may still be needed.
+    /// Number of full files that may still be needed for recovery.
     pub fn full_files(&self) -> usize {
         self.pool.full.load(Ordering::Relaxed)
     }
 
-    /// Makes sure that a frame of so many bytes can be written, going to the next file if need be; says whether it
-    /// did. Fails, and changes nothing, when there is no space for another file.
+    /// Makes sure that a frame of `bytes` can be written, switching to the next file if needed; returns
+    /// whether it switched. Fails without a change if there is no space for another file.
     pub fn make_room(&mut self, bytes: usize, last: CommitNumber, record: &Record) -> io::Result<bool> {
         let sealed = bytes.next_multiple_of(ALIGNMENT) as u64;
         if self.offset + sealed <= self.file_bytes {
@@ -273,7 +278,7 @@ impl Wal {
         Ok(true)
     }
 
-    /// Writes a frame, for which there is room, and makes it durable.
+    /// Writes a frame and makes it durable. [`Wal::make_room`] must have been called for it.
     pub fn write(&mut self, frame: &mut Frame) -> io::Result<()> {
         let chain = frame.seal(self.current.id.salt, self.chain);
         self.current.file.write_at(self.offset, frame.sealed())?;
@@ -285,9 +290,9 @@ impl Wal {
 }
 
 impl WalFilePool {
-    /// Lets go of files whose commits are all at or below `applied`, and gets the next file ready.
+    /// Frees files whose commits are all at or below `applied`, and prepares the next file.
     pub fn refill(&self, applied: CommitNumber, record: &Record) -> io::Result<()> {
-        /// Files that lie empty and are not removed.
+        /// Empty files that are kept for reuse; others are removed.
         const EMPTY_MAX: usize = 2;
         let mut pooled = self.pooled();
         let free =
@@ -309,25 +314,25 @@ impl WalFilePool {
         Ok(())
     }
 
-    /// Records the files as they are.
+    /// Records the current list of files.
     pub fn record(&self, record: &Record) -> io::Result<()> {
         let pooled = self.pooled();
         record(pooled.files().collect())
     }
 
     fn pooled(&self) -> MutexGuard<'_, PooledFiles> {
-        self.pooled.lock().expect("nobody panics while holding the pooled")
+        self.pooled.lock().expect("nobody panics while holding the pool")
     }
 }
 
 impl PooledFiles {
-    /// The files that are the log, oldest first.
+    /// The files that form the log, oldest first.
     fn files(&self) -> impl Iterator<Item = LogFile> {
         let full = self.full.iter().map(|file| file.id);
         full.chain([self.current]).chain(self.next.iter().map(|file| file.id))
     }
 
-    /// A file with a fresh header, recorded as the log's last, to be written.
+    /// Returns a file with a fresh header, recorded as the last of the log.
     fn prepare(&mut self, disk: &dyn Disk, file_bytes: u64, record: &Record) -> io::Result<WalFile> {
         let next = self.begin(disk, file_bytes)?;
         match record(self.files().chain([next.id]).collect()) {
@@ -339,7 +344,7 @@ impl PooledFiles {
         }
     }
 
-    /// A file with a fresh header, from one that lies empty or made new.
+    /// Returns a file with a fresh header, made from an empty file or created.
     fn begin(&mut self, disk: &dyn Disk, file_bytes: u64) -> io::Result<WalFile> {
         let sequence = self.next_sequence;
         let salt = splitmix64(self.secret ^ sequence);
@@ -348,7 +353,7 @@ impl PooledFiles {
             None => self.make(disk, file_bytes)?,
         };
         let header = Header { sequence, salt, length: file_bytes }.bytes();
-        // One after the other: at any moment one of the copies is whole.
+        // The copies are written and synced one after the other, so one of them is intact at any time.
         for copy in 0..2 {
             used.file.write_at(copy * ALIGNMENT as u64, &header)?;
             used.file.sync()?;
@@ -358,7 +363,8 @@ impl PooledFiles {
         Ok(used)
     }
 
-    /// A file without a header, of its full length: one that has a header and is shorter was shortened.
+    /// Creates a file of full length without a header. A file with a header that is shorter was shortened
+    /// later.
     fn make(&mut self, disk: &dyn Disk, file_bytes: u64) -> io::Result<WalFile> {
         let id = LogFile { number: self.next_number, sequence: 0, salt: 0, last: None };
         let file = disk.create(&id.name())?;
@@ -367,7 +373,8 @@ impl PooledFiles {
             disk.sync_folder(FOLDER)
         };
         if let Err(error) = fill() {
-            // Half a file would take space that is scarce just now. If it cannot be removed, the next start does.
+            // Part of a file would waste space that is scarce now. If removing it fails, the next start
+            // removes it.
             let _ = disk.remove(&id.name());
             return Err(error);
         }
@@ -376,7 +383,7 @@ impl PooledFiles {
     }
 }
 
-/// Fills a stretch of a file with zeros, durably.
+/// Overwrites a range of a file with zeros, durably.
 fn write_zeros(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()> {
     let zeros = vec![0; WINDOW];
     while offset < end {
@@ -387,12 +394,12 @@ fn write_zeros(file: &dyn DiskFile, mut offset: u64, end: u64) -> io::Result<()>
     file.sync()
 }
 
-/// What stands twice at the beginning of a file.
+/// Header of a file, stored twice at its beginning.
 #[derive(Clone, Copy)]
 struct Header {
     sequence: u64,
     salt: u64,
-    /// Bytes of the whole file.
+    /// Length of the file in bytes.
     length: u64,
 }
 
@@ -410,7 +417,7 @@ impl Header {
         bytes
     }
 
-    /// Reads one, if this is one.
+    /// Decodes a header; `None` if magic or checksum do not match.
     fn read(name: &str, page: &[u8]) -> Result<Option<Self>, OpenError> {
         let (content, sum) = page[..Self::BYTES].split_at(Self::BYTES - 4);
         if content[..8] != MAGIC[..] || sum != checksum(0, &[content]).to_le_bytes() {
@@ -427,7 +434,8 @@ impl Header {
     }
 }
 
-/// Spreads a number over all bits, so that neighbours have nothing in common.
+/// The finalizer of SplitMix64: spreads a number over all bits, so that consecutive inputs give unrelated
+/// outputs.
 fn splitmix64(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,7 @@
-//! Reading a log that was not closed: finding its files and its end, and telling a torn end from rot.
+//! Recovery of the write-ahead log: finds its files and its end, and tells a torn end from damage.
+//!
+//! [`Files::list`] compares files with the manifest, [`Files::replay`] reads frames, the `refuse_` functions
+//! detect lost commits, and [`Files::into_wal`] makes the log writable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
@@ -17,25 +20,25 @@ use crate::frame::{ALIGNMENT, Content, HEADER, Header, read};
 
 /// The files of a log that is being opened.
 pub(super) struct Files {
-    /// Those that the manifest names and that can be read, oldest first.
+    /// Files that the manifest names and that are readable, oldest first.
     pub(super) used: Vec<WalFile>,
-    /// Those it does not name: they were let go, or their making was cut off.
+    /// Files that the manifest does not name: freed ones, or ones whose creation was interrupted.
     spare: Vec<WalFile>,
-    /// The last commit that was found in each of those, once they were replayed.
+    /// Last commit found in each file of `used`; filled by [`Files::replay`].
     seen: Vec<Option<CommitNumber>>,
-    /// What is wrong with those it names.
+    /// What is wrong with files that the manifest names.
     pub(super) problems: Vec<OpenError>,
     last_number: u64,
     last_sequence: u64,
 }
 
-/// Where a log goes on: a file among those in use, and an offset in it.
+/// Where writing continues: a file and an offset in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WritePoint {
     pub(super) file: usize,
-    /// Where the last frame begins.
+    /// Offset of the last frame.
     pub(super) last: u64,
-    /// Where the next one does.
+    /// Offset of the next frame.
     pub(super) offset: u64,
 }
 
@@ -90,7 +93,7 @@ impl Files {
         self.problems.drain(..).next().map_or(Ok(()), Err)
     }
 
-    /// Replays what is needed, and returns where the log ends and goes on.
+    /// Replays frames after [`KnownLog::applied`]; returns the end of the log and where writing continues.
     pub(super) fn replay(
         &mut self,
         known: &KnownLog,
@@ -108,7 +111,7 @@ impl Files {
                     if end.number > applied {
                         break;
                     }
-                    // Among what is no longer needed something may be damaged; what follows it is looked for.
+                    // Frames that are no longer needed may be damaged; search for the next readable one.
                     offset += ALIGNMENT as u64;
                     continue;
                 };
@@ -132,7 +135,7 @@ impl Files {
         Ok((end, point))
     }
 
-    /// Refuses a log of which something is lost that was acknowledged.
+    /// Fails if acknowledged commits are lost.
     pub(super) fn refuse_loss(
         &self,
         known: &KnownLog,
@@ -143,7 +146,7 @@ impl Files {
         self.refuse_early_end(known, end, point)
     }
 
-    /// Looks behind the end for a frame that can be read: then one before it was lost.
+    /// Fails if a readable frame follows the end of the log: then a frame before it was lost.
     fn refuse_rot(&self, end: End, point: Option<WritePoint>) -> Result<(), OpenError> {
         for (n, file) in self.used.iter().enumerate() {
             let start = match point {
@@ -159,7 +162,7 @@ impl Files {
         Ok(())
     }
 
-    /// The log must go as far as the manifest knows, and so must each of its files.
+    /// Fails if the log, or one of its full files, ends before the commit that the manifest says was durable.
     pub(super) fn refuse_early_end(
         &self,
         known: &KnownLog,
@@ -176,7 +179,8 @@ impl Files {
         Err(OpenError::EndsEarly { name, offset, lost: end.number.next(), reached })
     }
 
-    /// Where a frame should be that is not: behind the last one, or at the beginning of the next file if that one is full.
+    /// Where the missing frame should be: after the last one, or at the start of the next file if that file
+    /// is full.
     fn broken_at(&self, end: End, point: Option<WritePoint>) -> Option<(String, u64)> {
         let unfinished = |file: &&WalFile| file.id.last.is_none_or(|last| last > end.number);
         let first = point.map_or(0, |point| point.file);
@@ -231,7 +235,7 @@ impl Files {
         let (current, offset) = match current {
             Some(current) => current,
             None => {
-                // The file may be one that is still named.
+                // The file to be overwritten may be one that the manifest still names.
                 record(recorded(&pooled, None))?;
                 (pooled.begin(&*disk, file_bytes).in_file(FOLDER)?, FIRST_FRAME)
             }
@@ -248,7 +252,7 @@ impl Files {
     }
 }
 
-/// The header of a file, from the first copy that can be read.
+/// Reads a file's header from the first intact copy.
 fn read_header(file: &dyn DiskFile, name: &str) -> Result<Option<FileHeader>, OpenError> {
     if file.len().in_file(name)? < FIRST_FRAME {
         return Ok(None);
@@ -264,7 +268,7 @@ fn read_header(file: &dyn DiskFile, name: &str) -> Result<Option<FileHeader>, Op
 }
 
 impl WalFile {
-    /// The frame at an offset, header first, if there is one whose checksum is right.
+    /// Returns the frame at an offset, header included, if its checksums match.
     pub(super) fn frame(&self, offset: u64) -> Result<Option<(Header, Bytes)>, OpenError> {
         let length = self.file.len().in_file(&self.id.name())?;
         if offset + ALIGNMENT as u64 > length {
@@ -284,14 +288,14 @@ impl WalFile {
         Ok(header.fits(self.id.salt, &bytes).then(|| (header, Bytes::from(bytes))))
     }
 
-    /// Fills the rest of the file with zeros, up to the length that it must have.
+    /// Overwrites the file with zeros from an offset up to its full length.
     pub(super) fn clear_from(&self, offset: u64) -> Result<(), OpenError> {
         let name = self.id.name();
         let length = self.file.len().in_file(&name)?.max(self.length);
         write_zeros(&*self.file, offset, length).in_file(&name)
     }
 
-    /// Whether there is a frame from here on whose commit comes after the given one.
+    /// Whether the file has a frame at or after `start` whose commit is later than `last`.
     fn has_frame_after(&self, start: u64, last: CommitNumber) -> Result<bool, OpenError> {
         let length = self.file.len().in_file(&self.id.name())?;
         let mut window = vec![0; WINDOW];

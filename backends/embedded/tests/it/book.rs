@@ -1,4 +1,5 @@
-//! The tables that the store keeps in these tests: the contract suite's notes, written down.
+//! The tables of the store in these tests: the notes of the contract suite with an encoding. Also
+//! constructors of stores on simulated disks.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,11 +12,11 @@ use tidings_engine::log::{Snapshots, StateMachine};
 use tidings_engine::{Bus, ManualClock};
 use tidings_model::Timestamp;
 
-/// Notes that can be written down.
+/// Notes that can be stored.
 #[derive(Debug, Default)]
 pub struct Book {
     pub notes: Notes,
-    /// Notes never change, so a snapshot is those that were there.
+    /// Rows of the current snapshot. Notes never change, so copies of them are enough.
     snapshot: Option<VecDeque<Note>>,
 }
 
@@ -64,7 +65,7 @@ impl StoredState for Book {
     }
 }
 
-/// Small files and memtables, so that everything happens soon.
+/// Options with small files and memtables, so that flushes and merges happen soon.
 pub fn small() -> Options {
     Options {
         wal_file_bytes: 64 << 10,
@@ -75,25 +76,26 @@ pub fn small() -> Options {
     }
 }
 
-/// A store on a simulated disk.
+/// Opens a store on a simulated disk.
 pub fn open(disk: &SimulatedDisk, options: Options) -> Result<Embedded<Book>, OpenError> {
     open_on(Arc::new(disk.clone()), options)
 }
 
-/// A store on any disk.
+/// Opens a store on any disk.
 pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded<Book>, OpenError> {
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
     Embedded::open(disk, options, Bus::new(), Arc::new(clock))
 }
 
-/// A simulated disk that tells when a file is made, before it is, and may claim to have space that it has not.
-pub struct Told {
+/// A simulated disk with a callback before each creation of a file, and optionally a false amount of free
+/// space.
+pub struct ObservedDisk {
     pub disk: SimulatedDisk,
     pub before_create: Box<dyn Fn(&str) + Send + Sync>,
     pub claims: Option<u64>,
 }
 
-impl Disk for Told {
+impl Disk for ObservedDisk {
     fn create_folder(&self, name: &str) -> io::Result<()> {
         self.disk.create_folder(name)
     }

@@ -1,4 +1,4 @@
-//! The embedded store keeps the log contract, with room to spare and with almost none.
+//! The log contract suite on the embedded store, with large and with very small memtables.
 
 use std::any::Any;
 use std::io;
@@ -17,24 +17,24 @@ use tidings_model::LogId;
 
 use crate::book::{Book, small};
 
-/// The store on a disk that can be kept from syncing.
+/// A store on a disk whose syncs can be blocked.
 #[derive(Clone)]
-struct Under {
+struct HoldableStore {
     store: Embedded<Book>,
     gate: Arc<Gate>,
 }
 
-async fn on(options: Options) -> Under {
+async fn on(options: Options) -> HoldableStore {
     let gate = Arc::new(Gate::default());
     let disk = GatedDisk { disk: SimulatedDisk::new(), gate: gate.clone() };
     let store =
         Embedded::open(Arc::new(disk), options, Bus::new(), Arc::new(WallClock)).expect("an empty disk");
-    Under { store, gate }
+    HoldableStore { store, gate }
 }
 
 mod in_memory {
     //! Everything stays in the first memtable.
-    async fn roomy() -> super::Under {
+    async fn roomy() -> super::HoldableStore {
         super::on(tidings_embedded::Options { reserve_bytes: 0, ..Default::default() }).await
     }
     tidings_engine::log_contract!(roomy);
@@ -42,13 +42,13 @@ mod in_memory {
 
 mod on_disk {
     //! Segments are written and merged all the time.
-    async fn tight() -> super::Under {
+    async fn tight() -> super::HoldableStore {
         super::on(tidings_embedded::Options { memtable_bytes: 600, ..super::small() }).await
     }
     tidings_engine::log_contract!(tight);
 }
 
-impl Logs for Under {
+impl Logs for HoldableStore {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         self.store.reserve()
     }
@@ -66,7 +66,7 @@ impl Logs for Under {
     }
 }
 
-impl Commits<Book> for Under {
+impl Commits<Book> for HoldableStore {
     fn commit(&self, commit: Commit<Note>) -> BoxFuture<'_, Result<Committed, CommitError<NoteExists>>> {
         self.store.commit(commit)
     }

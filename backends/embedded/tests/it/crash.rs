@@ -1,9 +1,9 @@
-//! Nothing acknowledged is lost, and no commit holds in part, when the power goes at any moment.
+//! Power cuts at random moments: no acknowledged commit is lost, and no commit is applied in part.
 //!
-//! Several writers work on a store, each with logs of its own and a plain model of what it was acknowledged. The power is
-//! cut at a random operation of the disk; what was not synced is lost, kept or torn, sector by sector. The store is opened
-//! again on what is left, and each writer's logs must be as its model says, with or without the one commit that was not
-//! answered. Then they go on, until the next cut.
+//! Several writers work on one store, each on logs of its own and with a plain model of what was
+//! acknowledged. The power is cut at a random operation of the disk; unsynced data is lost, kept or torn,
+//! sector by sector. The store is opened again on what is left, and each writer's logs must match its model,
+//! with or without the one commit that was not answered. Then the writers go on until the next cut.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tidings_model::{LogId, Position, Producer, ProducerId};
 
 use crate::book::{Book, open, small};
 
-/// Power cuts in every run of the tests; `make test-all` sets more.
+/// Power cuts in a normal run of the tests; `make test-all` sets more.
 const CUTS: u64 = 500;
 const WRITERS: u64 = 3;
 const CUTS_PER_STORE: u64 = 4;
@@ -30,7 +30,7 @@ fn cuts() -> u64 {
     std::env::var("TIDINGS_POWER_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(CUTS)
 }
 
-/// What a writer was acknowledged.
+/// What was acknowledged to a writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Model {
     logs: BTreeMap<LogId, ModelLog>,
@@ -46,7 +46,7 @@ struct ModelLog {
     sequence: u64,
 }
 
-/// Something a writer asks for.
+/// One request of a writer.
 #[derive(Clone, Debug)]
 enum Step {
     Create(LogId),
@@ -62,7 +62,7 @@ enum Step {
         payload: Bytes,
         into: Vec<LogId>,
     },
-    /// References to what is stored: the records after the first `skip`.
+    /// References to the stored records after the first `skip`.
     Catch {
         log: LogId,
         skip: usize,
@@ -76,7 +76,7 @@ enum Step {
 }
 
 impl Model {
-    /// What a step makes of it, or nothing when it must be refused.
+    /// The model after a step, or `None` if the step must be refused.
     fn after(&self, step: &Step) -> Option<Self> {
         let mut next = self.clone();
         match step {
@@ -121,7 +121,7 @@ struct Writer {
     number: u64,
     rng: fastrand::Rng,
     model: Model,
-    /// The step that was not answered when the power went.
+    /// The step that was not answered when the power was cut.
     unanswered: Option<Step>,
 }
 
@@ -152,7 +152,7 @@ impl Writer {
             }
             if self.rng.u8(..60) == 0 {
                 let (store, flush) = (store.clone(), self.rng.bool());
-                // Fails when the power is gone; the next commit will too.
+                // Fails when the power is cut; the next commit will fail, too.
                 let _ = tokio::task::spawn_blocking(move || if flush { store.flush() } else { store.tend() })
                     .await;
             }
@@ -200,7 +200,7 @@ impl Writer {
         (0..length).map(|_| self.rng.u8(..)).collect()
     }
 
-    /// The commit that a step is; none when the store cannot be asked what it needs.
+    /// The commit for a step; `None` if the store cannot be asked for what it needs.
     async fn commit(&mut self, store: &Embedded<Book>, step: &Step) -> Option<Commit<Note>> {
         Some(match step {
             Step::Create(log) => Commit::new().with(Operation::create(*log)),
@@ -257,7 +257,7 @@ impl Writer {
             assert!(kept.is_sorted_by(|a, b| a.0 < b.0), "positions grow");
             assert!(kept.last().is_none_or(|(last, _)| *last <= status.tail));
             let known = self.model.logs.get(&log).cloned().unwrap_or_default();
-            // What was trimmed cannot be read; it counts as it was.
+            // Trimmed records cannot be read; they are taken from the model.
             let grown = known.payloads.len() - known.trimmed;
             let (trimmed, hidden) = match self.unanswered {
                 Some(Step::Trim { log: of, keep }) if of == log && kept.len() == keep && keep != grown => {
@@ -276,7 +276,7 @@ impl Writer {
         seen
     }
 
-    /// The next sequence number that the store would take, asked by requests that change nothing.
+    /// The next sequence number that the store accepts, determined by requests that change nothing.
     async fn sequence_in(&self, store: &Embedded<Book>, log: LogId, known: &ModelLog) -> u64 {
         for sequence in [known.sequence, known.sequence + 1] {
             let mut append = Append::new(log, vec![Bytes::new()]);
@@ -299,7 +299,7 @@ impl Writer {
         Producer { id: ProducerId::parse("writer").expect("valid"), epoch: 0, sequence }
     }
 
-    /// Compares after a crash: the model, with or without the step that was not answered.
+    /// Compares the store with the model after a crash, with or without the unanswered step.
     async fn settle(&mut self, store: &Embedded<Book>, what: &str) {
         let seen = self.seen(store).await;
         let with = self.unanswered.as_ref().and_then(|step| self.model.after(step));
@@ -355,14 +355,14 @@ async fn work_until_cut(store: Embedded<Book>, writers: Vec<Writer>) -> Vec<Writ
     writers
 }
 
-/// One store and its power cuts.
+/// Runs one store through its power cuts.
 async fn life(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut disk = SimulatedDisk::new();
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(seed, number)).collect();
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
-        // The first cuts come while the store is being made or opened.
+        // The first cuts come while the store is created or opened.
         disk.cut_power_at(rng.u64(1..if cut == 0 { 60 } else { 900 }));
         match open(&disk, options(seed)) {
             Ok(store) => {
@@ -374,7 +374,7 @@ async fn life(seed: u64) {
             Err(tidings_embedded::OpenError::Io { .. }) => {}
             Err(error) => panic!("{what}: {error}"),
         }
-        // The process may be killed first and start again, and the power go only after that.
+        // The process may be killed and restarted before the power is cut.
         if rng.bool() {
             disk = disk.after_kill();
             let store = open(&disk, options(seed)).unwrap_or_else(|error| panic!("{what}, killed: {error}"));
@@ -392,7 +392,7 @@ async fn life(seed: u64) {
 }
 
 impl Writer {
-    /// The power may go again while we look.
+    /// Compares unless the power is cut while comparing.
     async fn settle_unless_cut(&mut self, store: &Embedded<Book>, disk: &SimulatedDisk, what: &str) {
         if self.unanswered.is_some() && !disk.has_failed() {
             self.settle(store, what).await;
@@ -401,7 +401,7 @@ impl Writer {
 }
 
 fn options(seed: u64) -> Options {
-    // In every other life it is recorded all the time how far the log went.
+    // With every other seed the end of the log is recorded all the time.
     let record_interval = Duration::from_millis(if seed.is_multiple_of(2) { 1 } else { 10_000 });
     Options { secret: seed, record_interval, ..small() }
 }
@@ -435,7 +435,7 @@ async fn any_operation_of_the_disk_may_fail() {
             copy.unanswered = writer.unanswered.clone();
             copy.settle(&store, &format!("operation {operation}, {what}")).await;
             drop(store);
-            // What was shown after the start must be on the disk.
+            // What readers saw after the start must be on the disk.
             let disk = disk.after_power_cut(&mut fastrand::Rng::with_seed(operation + 1));
             let store =
                 open(&disk, options(1)).unwrap_or_else(|error| panic!("{operation}, {what}: {error}"));
@@ -452,7 +452,7 @@ async fn any_operation_of_the_disk_may_fail() {
     }
 }
 
-/// A fixed piece of work.
+/// A fixed number of steps.
 async fn work_a_while(mut writer: Writer, store: &Embedded<Book>) -> Writer {
     for n in 0..120 {
         let step = writer.choose(store).await;

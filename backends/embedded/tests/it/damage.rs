@@ -1,9 +1,10 @@
-//! A write-ahead log of which files are lost, swapped, shortened or zeroed is refused, or nothing is missing that it had
-//! at the last point that was recorded.
+//! A write-ahead log with files that are lost, swapped, shortened or zeroed is refused, or everything that
+//! the manifest recorded as durable is still there.
 //!
-//! A store takes appends, is flushed now and then, and is closed or killed. Then every file of its log is damaged in
-//! every way, each time on a copy of the disk. Opening must name the file, or show every record that was acknowledged up
-//! to the commit that the manifest has recorded. `truncate` must bring back a store that opens.
+//! A store takes appends, is flushed now and then, and is closed or killed. Then every file of its log is
+//! damaged in every way, each time on a copy of the disk. Opening must name the file, or show every record
+//! that was acknowledged up to the commit that the manifest has recorded. `truncate` must yield a store that
+//! opens.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const HISTORIES: u64 = 24;
 const FILE_BYTES: usize = 64 << 10;
 const FIRST_FRAME: usize = 8192;
 
-/// What is done to a file of the log.
+/// Damage to a file of the log.
 #[derive(Clone, Debug)]
 enum Damage {
     Lost,
@@ -42,7 +43,7 @@ impl Damage {
         }
     }
 
-    /// Whether it takes away more than frames: then the file is refused, whatever was in it.
+    /// Whether it destroys more than frames: then the file is refused, whatever it contains.
     fn shows(&self) -> bool {
         !matches!(self, Self::Zeroed(part) if part.start >= FIRST_FRAME)
     }
@@ -79,14 +80,14 @@ enum End {
 struct History {
     disk: SimulatedDisk,
     log: LogId,
-    /// What was acknowledged, with its commit, in order.
+    /// Acknowledged records with their commits, in order.
     acknowledged: Vec<(CommitNumber, Bytes)>,
 }
 
 fn options(seed: u64) -> Options {
-    // Recorded all the time, or only when something else is written.
+    // The end of the log is recorded all the time, or only with other changes of the manifest.
     let record_interval = Duration::from_millis(if seed.is_multiple_of(3) { 1 } else { 600_000 });
-    // Several files of the log have what is nowhere else.
+    // Memtables so large that several files of the log hold commits that are nowhere else.
     Options { secret: seed, record_interval, memtable_bytes: 200 << 10, ..small() }
 }
 
@@ -148,13 +149,13 @@ impl History {
             Err(error) => {
                 let told = error.to_string();
                 assert!(told.contains("tidings store truncate"), "{what}: {told}");
-                // Where a crash came between two files of the log, the one before may be named.
+                // If a crash came between two files of the log, the earlier one may be named.
                 let exact = end == End::Closed || damage.shows();
                 let named = told.contains(name)
                     || matches!(damage, Damage::SwappedWith(other) if told.contains(other));
                 assert!(!exact || named, "{what}: {told}");
                 assert!(problems.iter().any(|problem| problem.to_string() == told), "{what}: {problems:?}");
-                // In a copy, what is not recorded may have come along in part.
+                // A copy may contain part of what was not recorded.
                 assert!(
                     !exact || backup(&disk, &SimulatedDisk::new()).is_err(),
                     "{what}: half a store copied"
@@ -234,7 +235,7 @@ async fn how_far_the_log_went_is_recorded_while_the_store_runs() {
     let store = open(&disk, options).expect("new");
     let log = store.reserve().await.expect("a number");
     let created = store.commit(Commit::new().with(Operation::create(log))).await.expect("created").number;
-    // Another thread does it.
+    // The maintenance thread records it.
     while Manifest::load(&disk).expect("readable").expect("there").reached.number < created {
         tokio::task::yield_now().await;
     }

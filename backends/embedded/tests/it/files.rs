@@ -1,4 +1,4 @@
-//! What is wrong with files is told by name, and damage of acknowledged data is never passed over.
+//! Problems with files are reported by name, and damage of acknowledged data is never ignored.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use tidings_model::{LogId, Position};
 
 use crate::book::{Book, open, small};
 
-/// A store whose memtables are never written by themselves.
+/// Options with memtables so large that they are never flushed automatically.
 fn roomy() -> Options {
     Options { wal_file_bytes: 256 << 10, memtable_bytes: 1 << 30, ..small() }
 }
@@ -34,7 +34,7 @@ async fn payloads(store: &Embedded<Book>, log: LogId) -> Vec<Bytes> {
     store.read(log, span).await.expect("readable").records.into_iter().map(|record| record.payload).collect()
 }
 
-/// The first byte of the n-th frame; each takes one block here.
+/// Offset of the n-th frame; each takes one block here.
 fn frame_at(n: usize) -> usize {
     8192 + 4096 * n
 }
@@ -73,7 +73,7 @@ async fn a_torn_end_is_cut_off_without_a_word() {
     let log = new_log(&store).await;
     append(&store, log, "kept").await;
     append(&store, log, "torn").await;
-    // Killed: a store that is closed records how far its log went.
+    // Killed, because a store that is closed records the end of its log.
     let disk = disk.after_kill();
     drop(store);
     disk.rot("wal/000001", frame_at(2) + 26);
@@ -87,7 +87,7 @@ async fn a_torn_end_is_cut_off_without_a_word() {
 
 #[tokio::test]
 async fn a_payload_cannot_pass_for_a_frame() {
-    // A frame as this store would write it, but for the salt, which nobody outside knows.
+    // A frame as this store would write it, except for the salt, which clients do not know.
     let disk = SimulatedDisk::new();
     let store = open(&disk, roomy()).expect("new");
     let log = new_log(&store).await;
@@ -98,13 +98,13 @@ async fn a_payload_cannot_pass_for_a_frame() {
     let disk = SimulatedDisk::new();
     let store = open(&disk, Options { secret: 8, ..roomy() }).expect("new");
     let log = new_log(&store).await;
-    // Wherever the payload begins in its block, one of these begins a block.
+    // Wherever the payload starts in its block, one of the copies starts at a block.
     let forged: Vec<u8> =
         (0..4096).map(|n| page[n % 64]).chain(page.iter().copied().cycle().take(40_000)).collect();
     append(&store, log, forged.clone()).await;
     let disk = disk.after_kill();
     drop(store);
-    // The frame that holds it is torn: what is inside must not be taken for what comes after it.
+    // The frame that holds it is torn: its content must not be taken for a later frame.
     disk.rot("wal/000001", frame_at(1) + 30);
     let store = open(&disk, Options { secret: 8, ..roomy() }).expect("a torn end");
     assert!(payloads(&store, log).await.is_empty());
@@ -138,7 +138,7 @@ async fn every_damaged_file_is_named_and_nothing_wrong_is_read() {
                     found.iter().any(|error| error.to_string().contains(&name)),
                     "{name} at {offset}: {found:?}"
                 );
-                // A start refuses, or a read does; neither shows anything else than what was written.
+                // Opening fails, or reading does; neither returns anything that was not written.
                 if let Ok(store) = open(&damaged, small()) {
                     let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
                     if let Ok(page) = store.read(log, span).await {
@@ -156,7 +156,7 @@ async fn every_damaged_file_is_named_and_nothing_wrong_is_read() {
 async fn an_unknown_format_version_is_told() {
     let disk = SimulatedDisk::new();
     drop(open(&disk, small()).expect("new"));
-    // The version stands behind eight letters and is not under the checksum.
+    // The version follows eight bytes of magic and is not covered by the checksum.
     disk.rot("MANIFEST", 8);
     let error = open(&disk, small()).err().expect("refused");
     assert!(matches!(&error, OpenError::Version { name, expected: 5, .. } if name == "MANIFEST"), "{error}");
@@ -377,7 +377,7 @@ async fn a_damaged_segment_stops_merging_and_nothing_else() {
     assert!(store.read(old, Span::after(Position::ZERO)).await.is_err(), "who reads what is damaged is told");
 }
 
-/// A store in a locked folder of the real file system, and where it says that it has stopped.
+/// A store in a locked folder of the real file system, and the message with which it stops.
 fn open_locked(path: &std::path::Path) -> (DirectoryLock, Embedded<Book>, Arc<OnceLock<String>>) {
     let lock = DirectoryLock::take(path).expect("free");
     let stopped = Arc::new(OnceLock::new());
@@ -401,7 +401,7 @@ async fn a_store_whose_folder_was_replaced_stops_and_writes_nothing_there() {
         let (_lock, first, stopped) = open_locked(&path);
         let log = new_log(&first).await;
         append(&first, log, "before").await;
-        // With the folder itself, or only what is in it.
+        // Replace the folder itself, or only its content.
         if whole {
             std::fs::remove_dir_all(&path).expect("removed");
         } else {

@@ -1,4 +1,4 @@
-//! What the embedded store promises, a file per promise.
+//! Tests of what the embedded store promises, a file per promise.
 
 mod book;
 mod capability_contracts;

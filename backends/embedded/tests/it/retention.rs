@@ -1,4 +1,4 @@
-//! What a stream keeps is what a plain list keeps, whatever happens to the store meanwhile.
+//! A stream keeps the same records as a plain list with the same limits, through kills, flushes and merges.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tidings_streams::{
 
 use crate::book::small;
 
-/// Streams on a store that may be closed and opened again.
+/// Streams on a store that can be closed and opened again.
 struct Subject {
     disk: Option<SimulatedDisk>,
     embedded: Option<Embedded<Table>>,
@@ -53,7 +53,7 @@ impl Subject {
         self.embedded = Some(embedded);
     }
 
-    /// The process is killed and started again.
+    /// Kills the process and starts it again.
     fn kill(&mut self) {
         self.disk = self.disk.as_ref().map(SimulatedDisk::after_kill);
         self.open();
@@ -72,14 +72,14 @@ impl Subject {
 #[derive(Clone, Default)]
 struct Model {
     limits: Retention,
-    /// Where the first record comes after.
+    /// Position before the first record.
     start: Position,
     records: Vec<(Position, Timestamp, Bytes)>,
     forks: usize,
 }
 
 impl Model {
-    /// How many of the oldest records are gone.
+    /// Number of oldest records that are no longer kept.
     fn gone(&self, now: Timestamp) -> usize {
         let mut kept = LogTotals::of(self.records.iter().map(|(_, _, payload)| payload));
         let mut gone = 0;
@@ -118,7 +118,7 @@ async fn append(subject: &Subject, name: &str, model: &mut Model, payload: Bytes
     model.records.push((appended.next, subject.clock.now(), payload));
 }
 
-/// Reads all that is kept, and from a random offset.
+/// Compares a read of everything, and one from a random offset.
 async fn compare(subject: &Subject, name: &str, model: &Model, rng: &mut fastrand::Rng, what: &str) {
     let gone = model.gone(subject.clock.now());
     let (mut read, mut from) = (Vec::new(), From::Start);

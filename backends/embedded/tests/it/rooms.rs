@@ -1,8 +1,10 @@
-//! What a room has told it still has after the power went at any moment, and no cursor is given again.
+//! Rooms through power cuts: everything that was acknowledged is still there, and no cursor is assigned
+//! twice.
 //!
-//! Somebody writes to rooms, changes their members and says how far it has seen, one after the other, with a model of what
-//! it was told. The power is cut at a random operation of the disk, and the rooms are opened again on what is left.
-//! And what is heard while many write is heard here, where commits are made, shown and answered by a thread of their own.
+//! A player writes to rooms, changes their members and marks messages as seen, one request after the other,
+//! with a model of the answers. The power is cut at a random operation of the disk, and the rooms are opened
+//! again on what is left. A further test checks what a live reader receives while many write, because this
+//! store commits and answers on a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use tidings_rooms::{Cursor, Event, Kind, NewEvent, Room, RoomError, Rooms, Table
 
 use crate::book::small;
 
-/// Power cuts in every run of the tests; `make test-all` sets more.
+/// Power cuts in a normal run of the tests; `make test-all` sets more.
 const CUTS: u64 = 200;
 const CUTS_PER_STORE: u64 = 4;
 const ROOMS: [&str; 3] = ["a", "b", "c"];
@@ -30,7 +32,7 @@ fn cuts() -> u64 {
     std::env::var("TIDINGS_POWER_CUTS").ok().and_then(|cuts| cuts.parse().ok()).unwrap_or(CUTS)
 }
 
-/// What somebody was told of a room.
+/// What was acknowledged about a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Told {
     events: Vec<(Cursor, Bytes)>,
@@ -38,7 +40,7 @@ struct Told {
     seen: Option<Cursor>,
 }
 
-/// Something that was not answered when the power went.
+/// A request that was not answered when the power was cut.
 #[derive(Clone, Debug)]
 enum Unanswered {
     Write(Vec<Bytes>, bool),
@@ -50,9 +52,9 @@ enum Unanswered {
 struct Player {
     rooms: BTreeMap<&'static str, Told>,
     unanswered: Option<(&'static str, Unanswered)>,
-    /// The highest cursor that was told of each room, also of what is not kept.
+    /// Highest cursor that was returned for each room, ephemeral events included.
     highest: BTreeMap<&'static str, Cursor>,
-    /// The next request of the player as a producer of each room.
+    /// Next sequence number of the player's producer in each room.
     sequences: BTreeMap<&'static str, u64>,
     epoch: u64,
     written: u64,
@@ -63,7 +65,7 @@ struct Server {
     rooms: Rooms,
 }
 
-/// None when the power is gone.
+/// Opens the rooms; `None` when the power is cut.
 async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Server> {
     let options = Options { secret: seed, ..small() };
     let shared = Arc::new(clock.clone());
@@ -94,7 +96,7 @@ impl Player {
     async fn play(&mut self, server: &Server, rng: &mut fastrand::Rng, clock: &ManualClock) {
         for _ in 0..10_000 {
             let name = ROOMS[rng.usize(..ROOMS.len())];
-            // The clock goes on, and now and then it is set back.
+            // The clock advances, and is set back now and then.
             clock.advance(Duration::from_millis(rng.u64(..3)));
             if rng.u8(..20) == 0 {
                 clock.set(clock.now() - Duration::from_millis(rng.u64(..20_000)));
@@ -111,7 +113,7 @@ impl Player {
             }
             if rng.u8(..60) == 0 {
                 let store = server.store.clone();
-                // Fails when the power is gone; the next commit will too.
+                // Fails when the power is cut; the next commit will fail, too.
                 let _ = tokio::task::spawn_blocking(move || store.flush()).await;
             }
         }
@@ -206,7 +208,7 @@ impl Player {
         assert!(before < cursor, "{name}: {cursor} is not above {before}");
     }
 
-    /// Compares what is there with what was told, with or without what was not answered.
+    /// Compares the store with the model, with or without the unanswered request.
     async fn settle(&mut self, server: &Server, what: &str) {
         assert!(server.rooms.epoch() > self.epoch, "{what}: who has the rooms");
         self.epoch = server.rooms.epoch();
@@ -234,12 +236,12 @@ impl Player {
     }
 }
 
-/// What was told, and what was not answered, which has been done.
+/// The model with the unanswered request applied.
 fn with(told: &Told, open: Option<&Unanswered>, seen: &Told) -> Option<Told> {
     let mut with = told.clone();
     match open? {
         Unanswered::Write(payloads, _) => {
-            // Where it lies was not told.
+            // Its positions were not returned, so they are taken from the store.
             let added = seen.events.get(told.events.len()..)?;
             let cursors = added.iter().map(|(cursor, _)| *cursor);
             with.events.extend(cursors.zip(payloads.iter().cloned()));
@@ -272,7 +274,7 @@ async fn seen(server: &Server, name: &str) -> Told {
     }
 }
 
-/// One store and its power cuts.
+/// Runs one store through its power cuts.
 async fn life(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
@@ -317,7 +319,7 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
     disk.set_capacity(None);
     let late = loop {
         let late = take_over(&server.store, &clock).await.expect("there is space");
-        // What waits for space in memory goes first; that takes a moment.
+        // Memtables that wait for space are flushed first, which takes a moment.
         if late.write(&room, &ann().0, message(), None).await.is_ok() {
             break late;
         }
@@ -327,7 +329,7 @@ async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_
     late.write(&room, &ann().0, message(), None).await.expect("the rooms are its own");
 }
 
-/// The kinds of the events in a frame, by their first letters.
+/// Encodes the kinds of the events in a frame, by their first letters.
 struct Kinds;
 
 impl Encode for Kinds {
@@ -353,7 +355,7 @@ async fn who_is_there_hears_all_typing_that_is_not_counted_as_dropped_while_many
     let room = rooms.find(&project(), &id).await.expect("a store").expect("made");
     let bounds = rooms.bounds(&room).await.expect("bounds");
     let mut reader = rooms.listen(&room, &bounds, Cursor::ZERO, "kinds", Arc::new(Kinds));
-    // Now it waits at the tail, and will hear what is not kept.
+    // Now it waits at the tail, and will receive ephemeral events.
     assert_eq!(reader.next(0, |_| ()).await, Step::Frames);
     assert!(reader.next(0, |_| ()).now_or_never().is_none());
     let writers = (0..WRITERS).map(|_| {

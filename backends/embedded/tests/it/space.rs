@@ -1,4 +1,5 @@
-//! A full disk: writes are refused and accepted again when there is space, without a restart, and nothing is lost.
+//! A full disk: writes are refused, are accepted again without a restart when there is space, and nothing is
+//! lost.
 
 use std::sync::Arc;
 
@@ -9,12 +10,12 @@ use tidings_engine::log::contract::Note;
 use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation, Span, StoreError};
 use tidings_model::{LogId, Position};
 
-use crate::book::{Book, Told, open, open_on, small};
+use crate::book::{Book, ObservedDisk, open, open_on, small};
 
-/// The least that may be left on the disks of these tests.
+/// The reserve of these tests, in bytes.
 const RESERVE: u64 = 1 << 20;
 
-/// Memtables are only written when a test says so.
+/// Options with memtables that are flushed only when a test says so.
 fn by_hand() -> Options {
     Options { reserve_bytes: RESERVE, memtable_bytes: 32 << 20, wal_file_bytes: 2 << 20, ..small() }
 }
@@ -25,7 +26,7 @@ async fn new_log(store: &Embedded<Book>) -> LogId {
     log
 }
 
-/// A segment with so many records of 1,000 bytes of each log.
+/// Writes a segment with `records` records of 1,000 bytes for each log.
 async fn write_segment(store: &Embedded<Book>, logs: &[LogId], records: usize) {
     for &log in logs {
         let payloads = vec![Bytes::from(vec![7; 1_000]); records];
@@ -44,7 +45,7 @@ async fn records(store: &Embedded<Book>, log: LogId) -> usize {
     store.read(log, all).await.expect("readable").records.len()
 }
 
-/// A disk with so much space left.
+/// Sets the capacity of a disk so that `bytes` are free.
 fn leave(disk: &SimulatedDisk, bytes: u64) {
     disk.set_capacity(Some(disk.used() + bytes));
 }
@@ -65,7 +66,8 @@ async fn a_full_disk_refuses_writes_until_there_is_space_again() {
             Commit::new().with(Append::new(log, vec![Bytes::from(payload)]))
         };
         let full = loop {
-            // With the disk full the store would keep what it cannot write in memory, up to a point; so must this.
+            // With a full disk the store keeps what it cannot flush in memory, up to a bound, so this loop
+            // ends.
             match store.commit(append(acknowledged)).await {
                 Ok(_) => acknowledged += 1,
                 Err(error) => break error,
@@ -75,7 +77,7 @@ async fn a_full_disk_refuses_writes_until_there_is_space_again() {
         assert!(matches!(full, CommitError::Store(StoreError::NoSpace)), "{full}");
         disk.set_capacity(None);
         for _ in 0..200 {
-            // What waits for space in memory goes first; that takes a moment.
+            // Memtables that wait for space are flushed first, which takes a moment.
             while let Err(error) = store.commit(append(acknowledged)).await {
                 assert!(matches!(error, CommitError::Store(StoreError::NoSpace)), "{error}");
                 tokio::task::yield_now().await;
@@ -130,7 +132,7 @@ async fn a_refusal_does_not_rest_on_what_could_not_be_written() {
     let mut stamped = Append::new(log, vec![Bytes::from_static(b"x")]);
     let id = tidings_model::ProducerId::parse("p").expect("valid");
     stamped.conditions.producer = Some(tidings_model::Producer { id, epoch: 0, sequence: 0 });
-    // Twice in one batch: the second would be a repeat of the first, which is refused for want of space.
+    // Twice in one batch: the second would repeat the first, which is refused for lack of space.
     for _ in 0..500 {
         let commit = || store.commit(Commit::new().with(stamped.clone()));
         let (first, second) = tokio::join!(commit(), commit());
@@ -227,7 +229,7 @@ async fn merging_leaves_the_reserve_to_those_who_write() {
     assert_eq!(segments(&disk), 7, "too few to be merged");
     let payloads = vec![Bytes::from(vec![7; 1_000]); 100];
     store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
-    // Enough for the eighth segment and for whoever writes, but not for all eight once more.
+    // Enough for the eighth segment and for writers, but not for a merge of all eight.
     leave(&disk, RESERVE + 300_000);
     store.flush().expect("written");
     store.tend().expect("it ends, though there is no space to merge");
@@ -253,7 +255,8 @@ async fn what_frees_space_comes_before_what_takes_some() {
         logs.push(new_log(&store).await);
     }
     disk.set_capacity(Some(disk.used() + 100 * RESERVE));
-    // Two segments that will be dead, one of which a quarter will be left, another that will be dead, eight neighbours.
+    // Two segments that will be dead, one of which a quarter will remain, another that will be dead, eight of
+    // similar size.
     write_segment(&store, &logs[1..2], 1_000).await;
     write_segment(&store, &logs[1..2], 1_000).await;
     write_segment(&store, &[logs[2], logs[2], logs[2], logs[3]], 300).await;
@@ -271,8 +274,8 @@ async fn what_frees_space_comes_before_what_takes_some() {
     let before = disk.used();
     assert_eq!(store.accepting(), Err(StoreError::NoSpace));
     store.tend().expect("it ends");
-    // Dropped: both of the second log, and one of the third. Written anew: the one with the fourth log. Then there was
-    // space for the neighbours.
+    // Removed: both of the second log, and one of the third. Rewritten: the one with the fourth log. Then
+    // there was space to merge the eight.
     assert_eq!(segments(&disk), 2);
     assert!(before - disk.used() > 3_300_000, "{} bytes were given back", before - disk.used());
     assert_eq!(store.accepting(), Ok(()));
@@ -303,8 +306,8 @@ async fn a_segment_is_not_written_anew_with_the_last_half_of_the_reserve() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_merge_that_finds_no_space_is_given_up_and_nobody_waits_for_it() {
     let disk = SimulatedDisk::new();
-    // It believes that there is space, as when somebody else takes it meanwhile.
-    let told = Told { disk: disk.clone(), before_create: Box::new(|_| {}), claims: Some(u64::MAX) };
+    // The disk claims to have space, as if another process took it meanwhile.
+    let told = ObservedDisk { disk: disk.clone(), before_create: Box::new(|_| {}), claims: Some(u64::MAX) };
     let store = open_on(Arc::new(told), by_hand()).expect("new");
     let log = new_log(&store).await;
     for _ in 0..7 {

@@ -1,4 +1,4 @@
-//! Upkeep: memory and space are given back, and reading what is new touches no file.
+//! Maintenance: memory and disk space are freed, and reading recent records opens no file.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -10,7 +10,7 @@ use tidings_engine::log::contract::Note;
 use tidings_engine::log::{Append, Commit, Commits, Logs, Of, Operation, Outcome, Refer, Span};
 use tidings_model::{LogId, Position, limits};
 
-use crate::book::{Book, Told, open, open_on, small};
+use crate::book::{Book, ObservedDisk, open, open_on, small};
 
 async fn new_logs(store: &Embedded<Book>, count: usize) -> Vec<LogId> {
     let mut logs = Vec::new();
@@ -70,7 +70,7 @@ async fn a_payload_is_stored_once_whatever_the_number_of_references() {
     store.tend().expect("merged");
     let bytes = segment_bytes(&disk);
     assert!(bytes < 20 * 10_000 + 20 * 100 * 20, "{bytes} bytes for 200,000 of payload and 2,000 references");
-    // The source goes; the references stay, and so does what they refer to, once.
+    // The source is deleted; the references stay, and so does the payload, once.
     store.commit(Commit::new().with(Operation::Delete(logs[0]))).await.expect("deleted");
     store.flush().expect("written");
     store.tend().expect("merged");
@@ -169,7 +169,7 @@ async fn commits_that_come_while_the_committer_gathers_are_in_one_frame() {
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
     let gather = Arc::new(move || {
-        // Once the test is over nobody listens and nobody releases.
+        // When the test is over the channels are closed, so sending and receiving may fail.
         let _ = gathering.send(());
         let _ = released.lock().expect("only this thread waits here").recv();
     });
@@ -192,11 +192,11 @@ async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
     let released = Mutex::new(released);
     let before_create = Box::new(move |name: &str| {
         if name.starts_with("checkpoint/") && making.send(()).is_ok() {
-            // Once the test has seen enough, nobody releases and all goes on.
+            // When the test has seen enough it drops the sender, and everything goes on.
             let _ = released.lock().expect("only one thread waits here").recv();
         }
     });
-    let told = Arc::new(Told { disk: disk.clone(), before_create, claims: None });
+    let told = Arc::new(ObservedDisk { disk: disk.clone(), before_create, claims: None });
     let options = Options { memtable_bytes: 256 << 10, wal_file_bytes: 16 << 20, ..small() };
     let store = open_on(told, options.clone()).expect("new");
     let logs = new_logs(&store, 400).await;
@@ -213,7 +213,7 @@ async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
     release.send(()).expect("it waits");
     flushing.join().expect("no panic").expect("written");
     made.recv().expect("the base is being written, of the same moment");
-    // Nobody waits for it, and nothing of this is in it.
+    // Commits do not wait for the compaction, and it contains none of them.
     for (n, &log) in logs.iter().enumerate() {
         let commit = match n % 4 {
             0 => append(log, b"after"),
@@ -262,7 +262,7 @@ async fn a_checkpoint_that_finds_no_space_to_be_compacted_is_compacted_later() {
     for _ in 0..100 {
         store.commit(note(500)).await.expect("noted");
     }
-    // Enough for the delta, and not for the base.
+    // Enough for the delta, but not for the base.
     disk.set_capacity(Some(disk.used() + 70_000));
     store.flush().expect("written");
     store.commit(note(10)).await.expect("noted");
