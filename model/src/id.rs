@@ -1,33 +1,33 @@
-//! What things are called. An id is parsed at the edge and valid from there on.
+//! Ids: names that are parsed at the edge and valid from there on.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::limits;
 
-/// Why a text is not an id. The message is fit for the client that sent it.
+/// Why a text is not a valid id. The message is meant for the client that sent it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidId {
-    /// Nothing was given.
+    /// The id is empty.
     #[error("a {kind} id is at least one character")]
     Empty {
-        /// What the id names.
+        /// Kind of thing that the id names.
         kind: &'static str,
     },
-    /// More bytes than the limit.
+    /// The id is longer than the limit.
     #[error("a {kind} id is at most {max} bytes")]
     TooLong {
-        /// What the id names.
+        /// Kind of thing that the id names.
         kind: &'static str,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
-    /// A character that this kind of id may not have.
+    /// The id has a character that is not allowed in this kind of id.
     #[error("a {kind} id may not contain {character:?}")]
     Character {
-        /// What the id names.
+        /// Kind of thing that the id names.
         kind: &'static str,
-        /// The first offender.
+        /// First character that is not allowed.
         character: char,
     },
 }
@@ -45,7 +45,7 @@ fn check(kind: &'static str, text: &str, max: usize, allowed: fn(char) -> bool) 
     }
 }
 
-/// A project: the tenant everything else belongs to. `^[a-zA-Z0-9_-]+$`.
+/// Id of a project, the tenant that everything else belongs to. Matches `^[a-zA-Z0-9_-]+$`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProjectId(Arc<str>);
 
@@ -62,12 +62,12 @@ impl ProjectId {
         Self("_default".into())
     }
 
-    /// Whether the id is kept for tidings itself and cannot be created: it would shadow a path.
+    /// Whether the id is reserved for tidings and cannot be created: it would shadow a path.
     pub fn is_reserved(&self) -> bool {
         self.0.starts_with('_') || matches!(&*self.0, "stream" | "streams" | "config" | "projects")
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -79,7 +79,7 @@ impl fmt::Display for ProjectId {
     }
 }
 
-/// A stream within its project: any text without control characters, slashes allowed.
+/// Id of a stream within its project: any text without control characters; slashes are allowed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(Arc<str>);
 
@@ -90,7 +90,7 @@ impl StreamId {
         Ok(Self(text.into()))
     }
 
-    /// Why neither a stream nor a session can have this id, if it is kept for something else.
+    /// Why no client can create a stream or session with this id; `None` if the id is not reserved.
     pub fn reserved(&self) -> Option<&'static str> {
         if self.0.starts_with("session:") {
             Some("ids that begin with `session:` name the streams of sessions, which `subscribe` creates")
@@ -101,7 +101,7 @@ impl StreamId {
         }
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -120,7 +120,7 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// A room within its project: any text without control characters.
+/// Id of a room within its project: any text without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RoomId(Arc<str>);
 
@@ -131,7 +131,7 @@ impl RoomId {
         Ok(Self(text.into()))
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -143,7 +143,7 @@ impl fmt::Display for RoomId {
     }
 }
 
-/// Somebody who may be a member of rooms: any text without control characters.
+/// Id of a user, who may be a member of rooms: any text without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(Arc<str>);
 
@@ -154,12 +154,12 @@ impl UserId {
         Ok(Self(text.into()))
     }
 
-    /// The id that sorts before all others: of the characters that are allowed, none is below the space.
+    /// The id that sorts before all others: no allowed character is below the space.
     pub fn least() -> Self {
         Self(" ".into())
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -171,7 +171,7 @@ impl fmt::Display for UserId {
     }
 }
 
-/// One of the devices of a user: any text without control characters.
+/// Id of a device of a user: any text without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(Arc<str>);
 
@@ -182,7 +182,7 @@ impl DeviceId {
         Ok(Self(text.into()))
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,10 +1,10 @@
-//! The vocabulary of tidings: values with rules, parsed once at the edge and right from there on.
+//! The vocabulary of tidings: value types that are parsed once at the edge and valid from there on.
 //!
-//! Read [`position`] (where a record lies), [`id`] (what things are called), [`producer`] (who wrote it,
-//! once), [`pattern`] (what a name may match), then [`limits`] (how much of anything a client may have).
+//! Read [`position`] (logs, commits and positions), [`id`] (names), [`producer`] (idempotent appends),
+//! [`pattern`] (globs on names), then [`limits`] (bounds of everything a client can make grow).
 //!
-//! Not here: I/O, async, serialisation. Wire forms live in `api`, stored layouts beside the code that
-//! stores them.
+//! Not here: I/O, async, serialization. Wire formats are in `api`, stored formats beside the code that stores
+//! them.
 
 pub mod id;
 pub mod limits;

@@ -1,5 +1,7 @@
-//! Everything a client can make grow, and how far. Those that an operator may change are defaults here
-//! and keys in the configuration.
+//! Limits of everything that a client can make grow.
+//!
+//! Limits that an operator may change are defaults here and keys in the configuration. A limit is a maximum
+//! unless its name says otherwise. [`Limit`] names the ones that are counted in metrics.
 
 use std::time::Duration;
 
@@ -9,109 +11,113 @@ pub const PROJECT_ID_BYTES: usize = 128;
 pub const STREAM_ID_BYTES: usize = 512;
 /// Bytes of a `Producer-Id`.
 pub const PRODUCER_ID_BYTES: usize = 256;
-/// Largest epoch and sequence number of a producer: the largest integer JavaScript counts exactly.
+/// Largest epoch and sequence number of a producer: the largest integer that JavaScript represents exactly.
 pub const PRODUCER_NUMBER_MAX: u64 = (1 << 53) - 1;
-/// Producers a log remembers. At the limit those idle for [`PRODUCER_IDLE`] make room; if there are none,
-/// a further producer is refused.
+/// Producers that a log remembers. At the limit, those idle for [`PRODUCER_IDLE`] are forgotten; if there are
+/// none, a new producer is refused.
 pub const PRODUCERS_PER_LOG: usize = 10_000;
-/// How long an idle producer is remembered when there is no room for another.
+/// Time after which an idle producer may be forgotten when a log is at [`PRODUCERS_PER_LOG`].
 pub const PRODUCER_IDLE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Bytes of a `Stream-Seq`.
 pub const STREAM_SEQUENCE_BYTES: usize = 1024;
 /// Bytes of a stream's content type.
 pub const CONTENT_TYPE_BYTES: usize = 256;
-/// Bytes of one append's body.
+/// Bytes of the body of an append.
 pub const APPEND_BYTES: usize = 8 * 1024 * 1024;
-/// Messages of one append: an array of a stream in JSON mode has one for each element.
+/// Messages in one append; in JSON mode each element of an array is a message.
 pub const MESSAGES_PER_APPEND: usize = 100_000;
-/// Logs that one reference of a commit may put records into. A larger fan-out is made in chunks, each with the
-/// fan-out's cursor moved in the same commit.
+/// Target logs of one reference in a commit. A larger fan-out is split into several commits, each of which
+/// advances the fan-out's cursor.
 pub const TARGETS_PER_COMMIT: usize = 4096;
-/// Bytes of payload in one answer of a read. A single larger record is still returned whole.
+/// Bytes of payload in the response to a read. A single larger record is still returned whole.
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
-/// Records in one answer of a read.
+/// Records in the response to a read.
 pub const READ_CHUNK_RECORDS: usize = 16 * 1024;
-/// Streams in one answer of a list.
+/// Streams in the response to a list request.
 pub const LISTED_STREAMS: usize = 1000;
-/// Streams in one answer of a list when the client does not say.
+/// Streams in the response to a list request that sets no limit.
 pub const LISTED_STREAMS_DEFAULT: usize = 100;
-/// Streams a fork may descend from, one behind the other.
+/// Length of a chain of forks.
 pub const FORK_DEPTH: usize = 256;
 /// Streams that a session subscribes to.
 pub const SOURCES_PER_SESSION: usize = 1024;
-/// Streams that a session has left and of which it knows how their records are shown, as long as those can be read, beside
-/// [`SOURCES_PER_SESSION`]. With both together it subscribes to no further stream.
+/// Former sources of a session whose record format is remembered for as long as their records can be read, in
+/// addition to [`SOURCES_PER_SESSION`]. A session that has reached the sum of both cannot subscribe to
+/// another stream.
 pub const LEFT_PER_SESSION: usize = 1024;
 /// Sessions of a project, unless the operator sets another number.
 pub const SESSIONS_PER_PROJECT: usize = 1_000_000;
-/// Streams that one commit ends: when a project is removed, and when their time is over.
+/// Streams that one commit ends when a project is removed or streams expire.
 pub const ENDED_PER_COMMIT: usize = 1024;
-/// Sessions that one change takes off sources that have ended. A source ends at once for everybody, however many rows still
-/// name it.
+/// Sessions that one change detaches from ended sources. A source ends for all sessions at once, however many
+/// rows still name it.
 pub const DETACHED_PER_CHANGE: usize = 64;
-/// Sessions that subscribe to a stream.
+/// Sessions that subscribe to one stream.
 pub const SUBSCRIBERS_PER_SOURCE: usize = 1_000_000;
-/// How often a subscription may begin and end to have envelopes. What was delivered keeps its form, so each change is known
-/// as long as the subscription is, and one more is refused.
+/// Times that a subscription may switch envelopes on or off. Delivered records keep their format, so each
+/// switch is stored for as long as the subscription; further ones are refused.
 pub const ENVELOPE_CHANGES: usize = 128;
-/// Sources of which it is remembered in memory that deliveries have failed.
+/// Sources whose failed deliveries are remembered in memory by circuit breakers.
 pub const BREAKERS: usize = 100_000;
-/// Bytes of a request that subscribes or unsubscribes.
+/// Bytes of the body of a subscribe or unsubscribe request.
 pub const SUBSCRIBE_BODY_BYTES: usize = 16 * 1024;
-/// Bytes of a room's id.
+/// Bytes of a room id.
 pub const ROOM_ID_BYTES: usize = 256;
-/// Bytes of a user's id in rooms.
+/// Bytes of a user id in rooms.
 pub const MEMBER_ID_BYTES: usize = 256;
-/// Bytes of the id of one of a user's devices.
+/// Bytes of a device id.
 pub const DEVICE_ID_BYTES: usize = 256;
 /// Members of a room.
 pub const MEMBERS_PER_ROOM: usize = 100_000;
-/// Members in one answer of a list, also when the client does not say.
+/// Members in the response to a list request; also the default.
 pub const LISTED_MEMBERS: usize = 1000;
-/// Rooms that are removed in one commit when their project is, if they have not more than [`MEMBERS_PER_ROOM`] members
-/// together.
+/// Rooms that one commit removes with their project, as long as they have no more than [`MEMBERS_PER_ROOM`]
+/// members in total.
 pub const ROOMS_PER_REMOVAL: usize = 1000;
-/// Devices of a user of which it is known how far they have seen a room. With one more the one that was silent for the
-/// longest is forgotten.
+/// Devices of a user whose read position in a room is stored. Beyond that, the one that reported longest ago
+/// is forgotten.
 pub const DEVICES_PER_MEMBER: usize = 64;
-/// Events of one write to a room.
+/// Events in one write to a room.
 pub const EVENTS_PER_WRITE: usize = 1000;
-/// Bytes of a request that changes the members of a room: as many as there may be.
+/// Bytes of the body of a request that changes the members of a room; enough for [`MEMBERS_PER_ROOM`].
 pub const MEMBERS_BODY_BYTES: usize = 32 * 1024 * 1024;
-/// Bytes of a request that tells how far a room was seen.
+/// Bytes of the body of a request that marks a room as seen.
 pub const SEEN_BODY_BYTES: usize = 16 * 1024;
 /// Bytes of the payload of an event.
 pub const EVENT_PAYLOAD_BYTES: usize = 16 * 1024;
-/// Events of a room that only those hear who are there, until they have heard them. The oldest go first.
+/// Ephemeral events (typing) of a room that are kept until live readers have received them. The oldest are
+/// dropped first.
 pub const TYPING_PER_ROOM: usize = 64;
-/// How long they are there at most.
+/// Time that an ephemeral event is kept.
 pub const TYPING_KEPT: Duration = Duration::from_secs(10);
-/// Bytes of encoded events that are kept for the live readers of one room that are behind.
+/// Bytes of encoded events that are kept for live readers of one room that lag behind.
 pub const ROOM_RING_BYTES: usize = 2 * 1024 * 1024;
-/// Rooms of which it is in memory where their next event lies. Those at rest make room for others.
+/// Rooms whose next position is held in memory. Idle ones are evicted for others.
 pub const ACTIVE_ROOMS: usize = 100_000;
-/// Reactions of a room that later ones have made redundant, and that are left out until they are too old to be kept. More
-/// stay as they are.
+/// Reactions of a room that are hidden because later ones made them redundant, until they expire. Beyond
+/// that, redundant reactions stay visible.
 pub const COLLAPSED_PER_ROOM: usize = 100_000;
-/// Reactions, each by an actor to a message, that are told apart at a time when redundant ones are searched.
+/// Distinct pairs of actor and message that one search for redundant reactions tracks.
 pub const COLLAPSE_KEYS: usize = 250_000;
-/// Answers of rooms to requests of producers that are remembered, should they be repeated. Others are searched for.
+/// Responses of rooms to producers' requests that are remembered for repeats. Older ones are looked up in the
+/// log.
 pub const REMEMBERED_ANSWERS: usize = 50_000;
-/// Events that are searched for the first answer to a request that its producer repeats, from the latest back.
+/// Events that are searched, newest first, for the response to a repeated request.
 pub const REPEAT_SEARCH_EVENTS: usize = 50_000;
-/// How far somebody has seen a room, noted in memory and not yet written.
+/// Read receipts that are held in memory before they are written.
 pub const PENDING_RECEIPTS: usize = 100_000;
 /// Live readers that one user has in the rooms of a project.
 pub const ROOM_STREAMS_PER_USER: usize = 50;
-/// Readers of which it is remembered that they were cut off for being slow.
+/// Readers whose disconnection for being slow is remembered.
 pub const COOL_DOWNS: usize = 100_000;
-/// Readers that are to be told, when they come again, that what they missed is gone.
+/// Readers for which it is remembered that events they missed are no longer kept, to tell them when they
+/// reconnect.
 pub const COMPACTED_MARKS: usize = 100_000;
 /// Bytes of a pattern.
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
 pub const PATTERN_SEGMENTS: usize = 64;
-/// Bytes of a key that somebody chose: fewer could be guessed.
+/// Minimum bytes of a key that an operator chooses; shorter ones could be guessed.
 pub const KEY_BYTES_MIN: usize = 16;
 /// Bytes of a key.
 pub const KEY_BYTES_MAX: usize = 1024;
@@ -119,149 +125,153 @@ pub const KEY_BYTES_MAX: usize = 1024;
 pub const TOKEN_BYTES: usize = 8 * 1024;
 /// Globs in one claim of a token.
 pub const GLOBS_PER_CLAIM: usize = 256;
-/// Bytes of the user that a token names.
+/// Bytes of the user id in a token.
 pub const USER_ID_BYTES: usize = 512;
-/// How long a token lives when nobody says.
+/// Default lifetime of a token.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
 /// Projects that are stored.
 pub const PROJECTS: usize = 100_000;
-/// Keys that a project has at a time.
+/// Keys of a project.
 pub const KEYS_PER_PROJECT: usize = 16;
-/// Origins that a project lets in, and globs of its public streams.
+/// Allowed origins of a project, and globs of its public streams.
 pub const CONFIG_ENTRIES: usize = 256;
 /// Bytes of an origin.
 pub const ORIGIN_BYTES: usize = 512;
-/// Bytes of a request that administers.
+/// Bytes of the body of an administrative request.
 pub const ADMIN_BODY_BYTES: usize = 256 * 1024;
-/// Connections that a server has at a time. For a further one the longest idle one is closed; if none is idle, what it asks
-/// is answered 503.
+/// Open connections of a server. Beyond that, the connection that has been idle longest is closed; if none is
+/// idle, requests on the new one are answered 503.
 pub const CONNECTIONS: usize = 50_000;
-/// Connections beyond [`CONNECTIONS`] that are taken all the same: somebody may ask for `/health`, and others hear that there is
-/// no room.
+/// Connections beyond [`CONNECTIONS`] that are still accepted, so that `/health` works and others are
+/// answered 503.
 pub const CONNECTIONS_RESERVED: usize = 32;
-/// File descriptors that connections leave for all else: the store's files, those of merges and checkpoints,
-/// [`CONNECTIONS_RESERVED`] and [`METRICS_CONNECTIONS`]. Where the process may not have twice as many, connections get half.
+/// File descriptors that are not used for connections: for the store's files, including merges and
+/// checkpoints, [`CONNECTIONS_RESERVED`] and [`METRICS_CONNECTIONS`]. If the process may have less than twice
+/// as many, connections get half.
 pub const DESCRIPTORS_RESERVED: usize = 256;
-/// How long an idle connection that is closed for another may take to end, so that HTTP/2 can say that it does.
+/// Time that an idle connection may take to close when it makes room for another, so that HTTP/2 can send
+/// GOAWAY.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes that the kernel takes for a client before the client's side takes them.
+/// Bytes that the kernel buffers for a client that does not read.
 pub const SOCKET_UNSENT_BYTES: u32 = 128 * 1024;
-/// Connections that the listener of metrics has at a time.
+/// Open connections of the metrics listener.
 pub const METRICS_CONNECTIONS: usize = 64;
-/// How long a connection may take until its first request's head is complete, TLS and the preface of HTTP/2 included.
+/// Time until the head of a connection's first request must be complete, including the TLS handshake and the
+/// HTTP/2 preface.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may stay without a request. The head of a further request is due within it, too.
+/// Time that a connection may have no request. The head of a further request must be complete within it, too.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How long a client may take nothing of an answer that is on its way to it. One that stays has its own measure,
-/// [`SLOW_READER_TIMEOUT`].
+/// Time that a client may read nothing of a response. Live responses have [`SLOW_READER_TIMEOUT`] instead.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a request's head: its first line and its headers.
+/// Bytes of a request's head: request line and headers.
 pub const HEADER_BYTES: usize = 16 * 1024;
 /// Bytes of a request's path and query.
 pub const URI_BYTES: usize = 8 * 1024;
-/// Memory that the bodies of all requests in progress take; beyond it a request is 503.
+/// Memory for the bodies of all requests in progress, in bytes. Beyond it requests are answered 503.
 pub const BODY_BYTES_IN_FLIGHT: usize = 256 * 1024 * 1024;
-/// Which part of that, one in so many, the requests of one project take.
+/// Divisor of [`BODY_BYTES_IN_FLIGHT`] that gives the share of one project.
 pub const BODY_BYTES_PROJECT_PART: usize = 4;
-/// How long a body may pause: without a byte for so long it is given up, whatever came before.
+/// Time without a byte of the body after which a request is given up.
 pub const BODY_STALL: Duration = Duration::from_secs(10);
-/// How long a body may take whatever its size.
+/// Time that a body may take whatever its size.
 pub const BODY_GRACE: Duration = Duration::from_secs(30);
-/// Bytes a second that a body must come with beyond [`BODY_GRACE`], counted from its beginning.
+/// Minimum average rate of a body after [`BODY_GRACE`], in bytes per second since its beginning.
 pub const BODY_BYTES_PER_SECOND_MIN: u64 = 4096;
-/// Bytes of a refused request's body that are read on, so that the client hears why: more than [`APPEND_BYTES`], or whoever
-/// sends a body that is a little too large would not.
+/// Bytes of a refused request's body that are read and discarded, so that the client sees the response. More
+/// than [`APPEND_BYTES`], so that this also holds for a body that is a little too large.
 pub const DISCARD_BYTES: usize = 16 * 1024 * 1024;
-/// How long the body of a refused request is read on.
+/// Time that the body of a refused request is read and discarded.
 pub const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests of one project in a second; 0 lets all pass.
+/// Requests of one project per second; 0 is unlimited.
 pub const REQUESTS_PER_SECOND: u32 = 0;
-/// Projects whose requests are counted apart at a time; beyond, the busy ones that come later share one count.
+/// Projects whose requests are counted separately. Busy projects beyond that share one count.
 pub const RATE_BUCKETS: usize = 10_000;
-/// Bytes of a request id that is taken from a client.
+/// Bytes of a request id that is accepted from a client.
 pub const REQUEST_ID_BYTES: usize = 128;
-/// Requests that an HTTP/2 connection has at a time.
+/// Concurrent requests on an HTTP/2 connection.
 pub const HTTP2_STREAMS: u32 = 256;
-/// Bytes that a client sends on one HTTP/2 stream before they are read.
+/// Bytes that a client may send on one HTTP/2 stream before they are read.
 pub const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
-/// Bytes that a client sends on all streams of one HTTP/2 connection before they are read: what the connection can hold of
-/// bodies that nobody reads.
+/// Bytes that a client may send on all streams of an HTTP/2 connection before they are read; this bounds the
+/// memory for bodies that nobody reads.
 pub const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Streams that a client of HTTP/2 may reset before they were looked at; then the connection ends.
+/// HTTP/2 streams that a client may reset before they were handled. Beyond that the connection is closed.
 pub const HTTP2_PENDING_RESETS: usize = 32;
-/// Bytes of answers that wait to be sent on one HTTP/2 stream.
+/// Bytes of a response that are buffered for one HTTP/2 stream.
 pub const HTTP2_SEND_BYTES: usize = 64 * 1024;
-/// How long the other side of an HTTP/2 connection may take to say that it is there.
+/// Time that a client may take to answer an HTTP/2 ping.
 pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the other side of an HTTP/2 connection is asked whether it is there.
+/// Interval of HTTP/2 pings.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
-/// Bytes of encoded records that are kept for the live readers of one log that are behind.
+/// Bytes of encoded records that are kept for live readers of one log that lag behind.
 pub const RING_BYTES: usize = 256 * 1024;
-/// Encoded appends that are kept for them, however small.
+/// Encoded appends that are kept for live readers of one log that lag behind, however small.
 pub const RING_FRAMES: usize = 64 * 1024;
-/// Bytes of records that a live reader behind the others reads from the log at a time. A single larger record is read whole.
+/// Bytes that a live reader that lags behind the ring reads from the log at a time. A single larger record is
+/// read whole.
 pub const OWN_READ_BYTES: usize = 32 * 1024;
-/// Bytes of encoded records that are kept for live readers of other sessions who hear the same. Of a single larger append all
-/// is kept, and half of this beside it.
+/// Bytes of encoded records that are shared by live readers of several sessions. A single larger append is
+/// kept whole, with half of this for others.
 pub const SHARED_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of a record from which on that is done. Smaller ones are written for each: that costs no more than finding them and
-/// sending two pieces instead of one.
+/// Minimum bytes of a record that is shared in this way. Encoding smaller ones for each reader costs no more
+/// than a lookup and a second write.
 pub const SHARED_RECORD_BYTES: usize = 1024;
-/// How long a live reader may take nothing of what waits for it before it is cut off.
+/// Time that a live reader may read nothing of its pending data before it is disconnected.
 pub const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a live reader that is told to go may take to hear it before it is cut off.
+/// Time that a live reader may take to receive the reason of its disconnection.
 pub const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for one that may not hear anything any more.
+/// Time that a live reader whose access was revoked may take to receive the reason.
 pub const REVOKED_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes that are read of what a client says after it was refused.
+/// Bytes that are read from a client after it was refused.
 pub const REFUSED_BYTES: usize = 64 * 1024;
 /// Bytes that are sent to one live reader before others get their turn.
 pub const SEND_BYTES: usize = 256 * 1024;
-/// Bytes of a message to a WebSocket on which nothing is heard.
+/// Bytes of a message from a client on a WebSocket whose messages are ignored.
 pub const UNHEARD_MESSAGE_BYTES: usize = 4 * 1024;
-/// How long such a message may take.
+/// Time that a message from a client may take on a WebSocket whose messages are ignored.
 pub const UNHEARD_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Live readers of one stream.
 pub const READERS_PER_STREAM: usize = 10_000;
-/// How long a long-poll waits at the tail.
+/// Time that a long-poll waits at the tail.
 pub const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long one SSE answer lasts before the client is asked to come again.
+/// Duration of an SSE response; then the client must reconnect.
 pub const SSE_DURATION: Duration = Duration::from_secs(60);
-/// Subprotocols that a WebSocket client may offer to choose from.
+/// Subprotocols that a WebSocket client may offer.
 pub const WEBSOCKET_PROTOCOLS: usize = 32;
-/// Bytes of payload in one WebSocket frame from a client.
+/// Bytes of payload in a WebSocket frame from a client.
 pub const WEBSOCKET_FRAME_BYTES: usize = 1024 * 1024;
-/// Bytes of one WebSocket message from a client, all its fragments together.
+/// Bytes of a WebSocket message from a client, all fragments together.
 pub const WEBSOCKET_MESSAGE_BYTES: usize = 1024 * 1024;
-/// Frames that one WebSocket message may come in.
+/// Frames of a WebSocket message.
 pub const WEBSOCKET_FRAGMENTS: u32 = 16 * 1024;
-/// How long a WebSocket message may take from its first byte to its last.
+/// Time that a WebSocket message may take from its first byte to its last.
 pub const WEBSOCKET_MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a WebSocket client may take to answer a close frame.
+/// Time that a WebSocket client may take to answer a close frame.
 pub const WEBSOCKET_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a WebSocket client may be silent before it is asked whether it is there.
+/// Time that a WebSocket client may be silent before it is sent a ping.
 pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
-/// How long a WebSocket client may be silent altogether; longer than [`WEBSOCKET_PING_AFTER`].
+/// Time that a WebSocket client may be silent before it is disconnected; longer than
+/// [`WEBSOCKET_PING_AFTER`].
 pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// A limit that somebody has run into, as metrics name it.
+/// A limit that was reached, as counted in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// [`CONNECTIONS`]: there was no room for one more, for which an idle one is closed or which is answered 503.
+    /// [`CONNECTIONS`]: an idle connection was closed for a new one, or a request was answered 503.
     Connections,
-    /// [`HEAD_TIMEOUT`]: a connection did not say what it wants, and was ended.
+    /// [`HEAD_TIMEOUT`]: a connection was closed because it sent no complete request head.
     HeadTime,
-    /// [`IDLE_TIMEOUT`]: a connection without a request was ended.
+    /// [`IDLE_TIMEOUT`]: a connection without a request was closed.
     IdleTime,
-    /// [`WRITE_TIMEOUT`]: a connection whose client took nothing of its answer was ended.
+    /// [`WRITE_TIMEOUT`]: a connection was closed because its client read nothing of the response.
     WriteTime,
     /// [`HEADER_BYTES`].
     HeaderBytes,
     /// [`URI_BYTES`].
     UriBytes,
-    /// [`APPEND_BYTES`], or what the operator has set.
+    /// [`APPEND_BYTES`], or the configured value.
     BodyBytes,
-    /// [`BODY_BYTES_IN_FLIGHT`], or what the operator has set.
+    /// [`BODY_BYTES_IN_FLIGHT`], or the configured value.
     BodyBytesInFlight,
     /// [`BODY_STALL`], [`BODY_GRACE`] and [`BODY_BYTES_PER_SECOND_MIN`].
     BodyTime,
@@ -279,22 +289,22 @@ pub enum Limit {
     SourcesPerSession,
     /// [`SUBSCRIBERS_PER_SOURCE`].
     SubscribersPerSource,
-    /// [`SESSIONS_PER_PROJECT`], or what the operator has set.
+    /// [`SESSIONS_PER_PROJECT`], or the configured value.
     SessionsPerProject,
     /// [`ENVELOPE_CHANGES`].
     EnvelopeChanges,
-    /// [`MEMBERS_PER_ROOM`], or what the operator has set.
+    /// [`MEMBERS_PER_ROOM`], or the configured value.
     MembersPerRoom,
     /// [`EVENTS_PER_WRITE`].
     EventsPerWrite,
-    /// [`EVENT_PAYLOAD_BYTES`], or what the operator has set.
+    /// [`EVENT_PAYLOAD_BYTES`], or the configured value.
     EventBytes,
-    /// [`ROOM_STREAMS_PER_USER`], or what the operator has set.
+    /// [`ROOM_STREAMS_PER_USER`], or the configured value.
     StreamsPerUser,
 }
 
 impl Limit {
-    /// All of them.
+    /// All limits.
     pub const ALL: [Self; 22] = [
         Self::Connections,
         Self::HeadTime,
@@ -320,7 +330,7 @@ impl Limit {
         Self::StreamsPerUser,
     ];
 
-    /// Its name in metrics.
+    /// Value of the metric's label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",

@@ -1,30 +1,31 @@
 //! Patterns on names: `orders.*.paid`, `room:**`, `team-*`.
 //!
-//! A name is cut into segments at `:` `.` and `/`. In a pattern `*` stands for one whole segment or for a
-//! run of characters inside one, `**` as a whole segment for any number of segments, also none; all else,
-//! separators included, is literal. So `room:**` matches `room`, `room:1` and `room:1.a`, not `room.1`.
+//! A name is split into segments at `:` `.` and `/`. In a pattern `*` stands for one whole segment, or for
+//! any characters inside one; `**` as a whole segment stands for any number of segments, including none;
+//! everything else, separators included, is literal. So `room:**` matches `room`, `room:1` and `room:1.a`,
+//! but not `room.1`.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::limits;
 
-/// Where a name is cut into segments.
+/// Characters at which a name is split into segments.
 pub const SEPARATORS: [char; 3] = [':', '.', '/'];
 
-/// Why a text is not a pattern. The message is fit for the client that sent it.
+/// Why a text is not a valid pattern. The message is meant for the client that sent it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {
-    /// Nothing was given.
+    /// The pattern is empty.
     #[error("a pattern is at least one character")]
     Empty,
-    /// More bytes than the limit.
+    /// The pattern is longer than [`limits::PATTERN_BYTES`].
     #[error("a pattern is at most {} bytes", limits::PATTERN_BYTES)]
     TooLong,
-    /// More segments than the limit.
+    /// The pattern has more segments than [`limits::PATTERN_SEGMENTS`].
     #[error("a pattern has at most {} segments", limits::PATTERN_SEGMENTS)]
     TooManySegments,
-    /// `**` beside other characters of the same segment.
+    /// `**` shares a segment with other characters.
     #[error("`**` must be a segment of its own")]
     DoubleStarInside,
 }
@@ -39,21 +40,21 @@ pub struct Pattern {
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Segment {
-    /// What stands before it; nothing before the first.
+    /// Separator before the segment; `None` for the first one.
     pub separator: Option<char>,
-    /// What it matches.
+    /// What the segment matches.
     pub matcher: Matcher,
 }
 
 /// What a segment of a pattern matches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Matcher {
-    /// The same text.
+    /// Exactly this text.
     Literal(Box<str>),
     /// Any one segment.
     One,
-    /// One segment that has these pieces in this order, the first at its start and the last at its end.
-    FrameChunks(Box<[Box<str>]>),
+    /// One segment that has these parts in this order, the first at its start and the last at its end.
+    Glob(Box<[Box<str>]>),
     /// Any number of segments.
     Deep,
 }
@@ -81,15 +82,16 @@ impl Pattern {
         &self.text
     }
 
-    /// The parts of the pattern in order.
+    /// Segments of the pattern, in order.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Whether the pattern matches this name.
+    /// Whether the pattern matches a name.
     ///
-    /// Runs in time proportional to the name: bit *i* of `at` means that the first *i* segments of the
-    /// pattern have matched, bit *i* of `inside` that segment *i* is a `**` that has taken something.
+    /// Runs in time linear in the name's length: bit *i* of `at` says that the first *i* segments of the
+    /// pattern have matched, bit *i* of `inside` that segment *i* is a `**` that has matched at least one
+    /// segment.
     pub fn matches(&self, name: &str) -> bool {
         let mut at = self.skip_deep(1);
         let mut inside = 0u128;
@@ -112,7 +114,7 @@ impl Pattern {
         at & (1 << self.segments.len()) != 0
     }
 
-    /// Adds what is reached when `**` takes nothing.
+    /// Adds the states that are reached when `**` matches nothing.
     fn skip_deep(&self, mut at: u128) -> u128 {
         for (i, segment) in self.segments.iter().enumerate() {
             if at & (1 << i) != 0 && segment.matcher == Matcher::Deep {
@@ -135,7 +137,7 @@ impl Matcher {
             "**" => Ok(Self::Deep),
             "*" => Ok(Self::One),
             _ if text.contains("**") => Err(InvalidPattern::DoubleStarInside),
-            _ if text.contains('*') => Ok(Self::FrameChunks(text.split('*').map(Box::from).collect())),
+            _ if text.contains('*') => Ok(Self::Glob(text.split('*').map(Box::from).collect())),
             _ => Ok(Self::Literal(text.into())),
         }
     }
@@ -145,13 +147,13 @@ impl Matcher {
         match self {
             Self::Literal(text) => **text == *segment,
             Self::One | Self::Deep => true,
-            Self::FrameChunks(pieces) => in_order(pieces, segment),
+            Self::Glob(pieces) => in_order(pieces, segment),
         }
     }
 }
 
-/// Whether `text` starts with the first piece, ends with the last, and has the others between in order.
-/// Taking each at its earliest place leaves most room for the rest, so no choice needs to be taken back.
+/// Whether `text` starts with the first part, ends with the last, and has the others between them in order.
+/// Matching each part at its earliest place leaves most room for the rest, so no backtracking is needed.
 fn in_order(pieces: &[Box<str>], text: &str) -> bool {
     let [first, middle @ .., last] = pieces else { return false };
     let Some(mut rest) = text.strip_prefix(&**first) else { return false };
@@ -167,27 +169,27 @@ fn in_order(pieces: &[Box<str>], text: &str) -> bool {
 /// One segment of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameSegment<'a> {
-    /// What stands before it; nothing before the first.
+    /// Separator before the segment; `None` for the first one.
     pub separator: Option<char>,
-    /// The segment itself; may be empty.
+    /// Text of the segment; may be empty.
     pub text: &'a str,
 }
 
 impl NameSegment<'_> {
-    /// Whether this may stand where a pattern has `separator`. The first segment of a name follows
-    /// nothing, so it may: `**.paid` matches `paid`.
+    /// Whether the segment can match one that has `separator` in a pattern. The first segment of a name has
+    /// no separator and can always: `**.paid` matches `paid`.
     pub fn follows(&self, separator: Option<char>) -> bool {
         self.separator.is_none() || self.separator == separator
     }
 }
 
-/// Cuts a name into its segments. There is always at least one.
+/// Splits a name into its segments, of which there is always at least one.
 pub fn segments(name: &str) -> impl Iterator<Item = NameSegment<'_>> {
     let mut rest = Some((None, name));
     std::iter::from_fn(move || {
         let (separator, text) = rest.take()?;
         let Some(end) = text.find(SEPARATORS) else { return Some(NameSegment { separator, text }) };
-        // All separators are one byte.
+        // All separators are one byte long.
         rest = Some((text[end..].chars().next(), &text[end + 1..]));
         Some(NameSegment { separator, text: &text[..end] })
     })

@@ -1,17 +1,17 @@
-//! Where a record lies: logs, commits and positions.
+//! Logs, commits and positions: where a record is stored.
 
-/// One life of one log. The store gives it out and never gives it out again, so a log that is deleted
-/// and created anew under the same name is another `LogId`: an old handle cannot reach new data.
+/// One life of one log. The store assigns each number once, so a log that is deleted and created again under
+/// the same name has another `LogId`: an old handle cannot reach new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId(u64);
 
 impl LogId {
-    /// Wraps a number that a store gave out.
+    /// Wraps a number that a store assigned.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number a store gave out.
+    /// The number that a store assigned.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -23,16 +23,16 @@ impl std::fmt::Display for LogId {
     }
 }
 
-/// The generation of a store. Raised when a store is restored or truncated, so that a commit number is
-/// never used twice and a reader from before hears everything new.
+/// Generation of a store. It is raised when a store is restored or truncated, so that no commit number is
+/// used twice and readers from before receive everything new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Era(u16);
 
 impl Era {
-    /// The last era: the printed offset has three digits for it.
+    /// The last era: a printed offset has three digits for it.
     pub const MAX: Era = Era(999);
 
-    /// An era, if it is at most [`Era::MAX`].
+    /// An era; `None` above [`Era::MAX`].
     pub const fn new(number: u16) -> Option<Self> {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
@@ -43,54 +43,53 @@ impl Era {
     }
 }
 
-/// Number of a commit: era, then a count within it. Commits of one store are totally ordered.
+/// Number of a commit: an era and a count within it. The commits of one store are totally ordered.
 ///
-/// Kept as `era * 10^13 + count`, which is the first half of a printed offset and sorts as it should.
+/// Represented as `era * 10^13 + count`, which is the first half of a printed offset and keeps the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitNumber(u64);
 
 impl CommitNumber {
     /// Before every commit.
     pub const ZERO: CommitNumber = CommitNumber(0);
-    /// Commits an era has room for: thirteen decimal digits.
+    /// Number of commits in an era: thirteen decimal digits.
     pub const PER_ERA: u64 = 10_000_000_000_000;
 
     /// The `count`-th commit of an era; the first is 1.
     ///
     /// # Panics
-    /// When the era is full, which at a million commits a second takes four months of nothing else;
-    /// raise the era before that.
+    /// If the era is full, which takes four months at a million commits a second. Raise the era before that.
     pub fn new(era: Era, count: u64) -> Self {
         assert!(count < Self::PER_ERA, "an era has room for 10^13 commits");
         Self(u64::from(era.0) * Self::PER_ERA + count)
     }
 
-    /// The number after this one, in the same era.
+    /// The next number in the same era.
     #[must_use]
     pub fn next(self) -> Self {
         Self::new(self.era(), self.0 % Self::PER_ERA + 1)
     }
 
-    /// The era this commit belongs to.
+    /// Era of the commit.
     pub fn era(self) -> Era {
         Era((self.0 / Self::PER_ERA) as u16)
     }
 
-    /// Era and count in one ordered number.
+    /// Era and count as one ordered number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Reads back [`CommitNumber::get`].
+    /// Inverse of [`CommitNumber::get`].
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// Position of a record in one log. Opaque and increasing, not dense, never reused.
+/// Position of a record in one log. Opaque, increasing, not dense, never reused.
 ///
-/// A position given by the store is a commit number and an index in that commit; one given by the caller
-/// (a room's ULID) is whatever 128-bit value the caller chose. Zero is before every record.
+/// A position assigned by the store is a commit number and an index in that commit; one assigned by the
+/// caller (a room's ULID) is any 128-bit value. Zero is before every record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(u128);
 
@@ -100,27 +99,27 @@ impl Position {
     /// At or after every record.
     pub const MAX: Position = Position(u128::MAX);
 
-    /// A position the caller chose.
+    /// A position that the caller chose.
     pub const fn new(value: u128) -> Self {
         Self(value)
     }
 
-    /// The `index`-th record a commit put into a log.
+    /// Position of the `index`-th record that a commit appended to a log.
     pub const fn in_commit(commit: CommitNumber, index: u64) -> Self {
         Self(((commit.0 as u128) << 64) | index as u128)
     }
 
-    /// The whole value.
+    /// The position as a number.
     pub const fn get(self) -> u128 {
         self.0
     }
 
-    /// Commit and index, for a position the store gave.
+    /// Commit and index, for a position that the store assigned.
     pub const fn parts(self) -> (CommitNumber, u64) {
         (CommitNumber((self.0 >> 64) as u64), self.0 as u64)
     }
 
-    /// The position so many further on; none beyond the last.
+    /// The position `by` further on; `None` on overflow.
     pub const fn further(self, by: u64) -> Option<Self> {
         match self.0.checked_add(by as u128) {
             Some(value) => Some(Self(value)),

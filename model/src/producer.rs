@@ -1,25 +1,26 @@
-//! Idempotent producers: who wrote an append, and as which of its requests.
+//! Idempotent producers: an append carries its producer's id, epoch and sequence number, so that a retry is
+//! recognized.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::limits;
 
-/// Why a producer's stamp is refused before anything is looked up.
+/// Why a producer's headers are refused before any state is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidProducer {
-    /// An empty id.
+    /// The id is empty.
     #[error("Producer-Id may not be empty")]
     EmptyId,
-    /// An id above the limit.
+    /// The id is longer than [`limits::PRODUCER_ID_BYTES`].
     #[error("Producer-Id is at most {} bytes", limits::PRODUCER_ID_BYTES)]
     LongId,
-    /// A number that is not plain digits or above 2^53-1.
+    /// A header that is not plain digits, or above 2^53-1; the value is its name.
     #[error("{0} must be a whole number from 0 to 9007199254740991")]
     Number(&'static str),
 }
 
-/// The name a producer gave itself. State is kept per log and id.
+/// Name that a producer chose for itself. State is kept per log and id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerId(Arc<str>);
 
@@ -33,7 +34,7 @@ impl ProducerId {
         }
     }
 
-    /// The id as text.
+    /// Id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -45,19 +46,19 @@ impl fmt::Display for ProducerId {
     }
 }
 
-/// The stamp on one request: a repeat of the same stamp is the same request.
+/// Identifies one request of a producer: a request with the same three values is a repeat of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Producer {
-    /// Who.
+    /// The producer.
     pub id: ProducerId,
-    /// Which incarnation of it; a higher one fences the lower ones off.
+    /// Incarnation of the producer; a higher one fences off lower ones.
     pub epoch: u64,
-    /// Which of its requests, counted from zero in each epoch.
+    /// Number of the request, counted from zero in each epoch.
     pub sequence: u64,
 }
 
 impl Producer {
-    /// Parses the three texts of a stamp.
+    /// Parses the three header values.
     pub fn parse(id: &str, epoch: &str, sequence: &str) -> Result<Self, InvalidProducer> {
         Ok(Self {
             id: ProducerId::parse(id)?,
@@ -68,7 +69,7 @@ impl Producer {
 }
 
 fn number(name: &'static str, text: &str) -> Result<u64, InvalidProducer> {
-    // `parse` alone would take a leading plus sign.
+    // `parse` alone would accept a leading plus sign.
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(value) if digits && value <= limits::PRODUCER_NUMBER_MAX => Ok(value),

@@ -1,14 +1,14 @@
-//! Moments, as milliseconds since 1970.
+//! Points in time, in milliseconds since the Unix epoch.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A moment, in milliseconds since 1970-01-01T00:00Z.
+/// A point in time, in milliseconds since 1970-01-01T00:00Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// A moment from milliseconds since 1970.
+    /// A timestamp from milliseconds since 1970.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
@@ -18,7 +18,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Time from `earlier` to this; zero if this is not later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -27,7 +27,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Saturates: a client may ask for a time to live of a billion years.
+    /// Saturates, because a client may ask for a time to live of a billion years.
     fn add(self, later: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(u64::try_from(later.as_millis()).unwrap_or(u64::MAX)))
     }
