@@ -1,10 +1,10 @@
-//! Follows a room and prints what comes, one line each; what the client does goes to stderr.
+//! Follows a room and prints its events to stdout, one per line; state changes of the client go to stderr.
 //!
 //! ```text
 //! follow SERVER PROJECT ROOM [--websocket] [--last-seen FILE]
 //! ```
 //!
-//! The token, if one is needed, is in `TIDINGS_TOKEN`. With `--last-seen` it resumes where it was.
+//! The token, if needed, is read from `TIDINGS_TOKEN`. With `--last-seen` it resumes where it stopped.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ impl Handler for Print {
     }
 
     fn skipped(&mut self, skip: &Skip) {
-        eprintln!("events were missed for good ({}): this goes on further ahead", skip.name);
+        eprintln!("events are lost ({}): continuing with later ones", skip.name);
     }
 
     fn state(&mut self, state: &ConnectionState) {

@@ -1,4 +1,4 @@
-//! Time comes from outside, so that a test can hold it still.
+//! Source of time, provided by the caller so that tests can control it.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 /// Measures time and waits for it to pass.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since a moment that stays the same while the process lives. It never goes back.
+    /// Time since a fixed point in the life of the process. Never decreases.
     fn elapsed(&self) -> Duration;
 
     /// Resolves once the duration has passed.

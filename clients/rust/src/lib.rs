@@ -1,8 +1,8 @@
-//! The reference client of tidings. It stands on the wire alone: nothing of the server is in it.
+//! The reference client of tidings. It depends on the wire protocol only, on no crate of the server.
 //!
-//! [`rooms`] follows a room over server-sent events or a WebSocket and comes back by itself, without a gap, whatever
-//! happens in between. Begin with [`rooms::Client`]. [`sse`] reads server-sent events. Time and rng are a [`Clock`] and a
-//! [`Rng`] that are given, so that a test can hold both still.
+//! [`rooms`] follows a room over server-sent events or a WebSocket, and reconnects by itself without a gap.
+//! Start with [`rooms::Client`]. [`sse`] parses server-sent events. Time and randomness come from a [`Clock`]
+//! and an [`Rng`] that the caller provides, so that tests control both.
 
 mod clock;
 mod rng;
@@ -10,4 +10,4 @@ pub mod rooms;
 pub mod sse;
 
 pub use clock::{Clock, SystemClock};
-pub use rng::{Rng, SystemChance};
+pub use rng::{Rng, SystemRng};

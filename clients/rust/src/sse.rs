@@ -1,61 +1,62 @@
-//! Server-sent events, read by the algorithm of the HTML standard: bytes in, in whatever pieces they come, events out.
+//! Parser for server-sent events, by the algorithm of the HTML standard: takes bytes in chunks of any size
+//! and returns events.
 
 use std::time::Duration;
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
-/// What a stream of events brings.
+/// Result of parsing part of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// An event.
+    /// An event was dispatched.
     Event(Event),
-    /// A block with an id and no data. It dispatches nothing, but what comes after it is after this id.
+    /// A block with an id and no data. It dispatches no event, but sets the last event id.
     Id(String),
-    /// The wait before a reconnect, as the server wants it from now on.
+    /// The server changed the reconnection time.
     Retry(Duration),
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Its name, `message` if it was given none.
+    /// Name of the event; `message` if the server gave none.
     pub name: String,
-    /// Its data, lines joined.
+    /// Data of the event, lines joined with LF.
     pub data: String,
-    /// The id that was given last, with this event or before it; empty if none was.
+    /// Last event id, given with this event or before it; empty if there was none.
     pub last_id: String,
 }
 
-/// An event, or a line of one, is larger than the limit.
+/// An event, or a line of one, exceeds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an event has more than {limit} bytes")]
 pub struct TooLarge {
-    /// The limit.
+    /// The limit in bytes.
     pub limit: usize,
 }
 
-/// Reads one stream of events. After an error there is nothing more to be had from it.
+/// Parser of one stream of events. It must not be used after an error.
 #[derive(Debug)]
 pub struct Parser {
-    /// Bytes that one event may have, names and ids included.
+    /// Maximum bytes of an event, name and id included.
     limit: usize,
-    /// How much of a byte order mark has come, while it can still be one.
+    /// Matched bytes of a byte order mark; `None` when the beginning of the stream is past.
     bom: Option<usize>,
-    /// A line whose end has not come.
+    /// Line that is not complete yet.
     line: Vec<u8>,
-    /// The last byte was a CR. A LF behind it belongs to it.
+    /// Whether the last byte was a CR. An LF after it belongs to the same line end.
     after_cr: bool,
     name: String,
     data: String,
-    /// The block has a field `data`; what is in it may be empty.
+    /// Whether the block has a `data` field, which may be empty.
     has_data: bool,
     last_id: String,
-    /// The block has a field `id`.
+    /// Whether the block has an `id` field.
     has_id: bool,
 }
 
 impl Parser {
-    /// A parser that refuses events of more bytes than that.
+    /// A parser that refuses events larger than `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -70,7 +71,7 @@ impl Parser {
         }
     }
 
-    /// Takes from the input until there is an item or no more input.
+    /// Consumes input until an item is complete or the input is used up.
     pub fn feed(&mut self, input: &mut &[u8]) -> Result<Option<Item>, TooLarge> {
         while let Some(&first) = input.first() {
             if let Some(matched) = self.bom {
@@ -78,7 +79,7 @@ impl Parser {
                     *input = &input[1..];
                     self.bom = (matched + 1 < BOM.len()).then_some(matched + 1);
                 } else {
-                    // It was none, so what looked like one is the beginning of a line.
+                    // Not a byte order mark, so the bytes matched so far are the beginning of a line.
                     self.line.extend_from_slice(&BOM[..matched]);
                     self.bom = None;
                 }
@@ -117,14 +118,14 @@ impl Parser {
         let bytes = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&bytes);
         let item = if line.is_empty() { self.end_of_block() } else { self.field(&line) };
-        // Its room is kept for the next one.
+        // Reuse the buffer for the next line.
         self.line = bytes;
         self.line.clear();
         item
     }
 
     fn field(&mut self, line: &str) -> Option<Item> {
-        // A comment is a field without a name, and fields of unknown names are passed over.
+        // A comment is a field with an empty name; fields with unknown names are ignored.
         let (name, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match name {
@@ -140,7 +141,7 @@ impl Parser {
                 self.has_id = true;
             }
             "retry" if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) => {
-                // More digits than fit are as good as for ever.
+                // A number with too many digits is as good as infinite.
                 return Some(Item::Retry(Duration::from_millis(value.parse().unwrap_or(u64::MAX))));
             }
             _ => {}
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(parse([fits.as_bytes()]).map(|items| items.len()), Ok(3), "each has the limit to itself");
     }
 
-    /// The standard's algorithm, read off the page: all of the text is there, and lines are cut first.
+    /// The standard's algorithm, taken literally: the whole text is available and is split into lines first.
     fn by_the_standard(bytes: &[u8]) -> Vec<Item> {
         let text = String::from_utf8_lossy(bytes).replace("\r\n", "\n").replace('\r', "\n");
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -292,7 +293,7 @@ mod tests {
         items
     }
 
-    /// Text that has much of what the algorithm looks at.
+    /// Texts with many of the tokens that the algorithm looks at.
     fn streams() -> impl Strategy<Value = Vec<u8>> {
         let word = prop_oneof![
             Just("data".to_owned()),
@@ -344,7 +345,7 @@ mod tests {
             let mut input = &stream[..];
             while let Ok(Some(_)) = parser.feed(&mut input) {}
             let kept = parser.line.len() + parser.name.len() + parser.data.len() + parser.last_id.len();
-            // What is no UTF-8 is replaced by three bytes, and an id is kept when its event has gone.
+            // A byte that is not UTF-8 is replaced by three, and an id is kept after its event was returned.
             prop_assert!(kept <= 16 * 4);
         }
     }

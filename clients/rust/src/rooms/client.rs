@@ -1,4 +1,4 @@
-//! The loop: connect, handle, store, wait, connect again.
+//! [`Client`], the loop: connect, handle events, store cursors, wait, connect again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::{
     ConnectionState, Credential, Event, Handler, Info, LastSeen, NoCredential, Reason, Refusal, Skip,
     Stopped, Target, Why,
 };
-use crate::{Clock, Rng, SystemChance, SystemClock};
+use crate::{Clock, Rng, SystemClock, SystemRng};
 
-/// A server sends a heartbeat every 15 seconds. After two and a half of them without a sign it is gone, or the way to it.
+/// Time without a byte after which the server counts as gone: two and a half heartbeats of 15 seconds.
 pub(super) const SILENCE: Duration = Duration::from_millis(37_500);
 
 /// Follows a room.
@@ -49,12 +49,12 @@ pub struct Client<H, L, C = NoCredential> {
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     recent: Recent,
-    /// The handler knows of a skip that the next stream tells of once more.
+    /// Whether the handler was told of a skip that the next stream will announce again.
     told_of_skip: bool,
 }
 
 impl<H: Handler, L: LastSeen> Client<H, L> {
-    /// A client that hands what comes from the target to the handler.
+    /// A client that follows the target and passes events to the handler.
     pub fn new(target: Target, handler: H, last_seen: L) -> Self {
         Self {
             target,
@@ -62,13 +62,13 @@ impl<H: Handler, L: LastSeen> Client<H, L> {
             last_seen,
             credential: NoCredential,
             clock: Arc::new(SystemClock),
-            rng: Arc::new(SystemChance),
+            rng: Arc::new(SystemRng),
             recent: Recent::default(),
             told_of_skip: false,
         }
     }
 
-    /// With this credential.
+    /// Sets the credential. The default is [`NoCredential`].
     pub fn with_credential<C: Credential>(self, credential: C) -> Client<H, L, C> {
         let Self { target, handler, last_seen, clock, rng, recent, told_of_skip, .. } = self;
         Client { target, handler, last_seen, credential, clock, rng, recent, told_of_skip }
@@ -76,14 +76,14 @@ impl<H: Handler, L: LastSeen> Client<H, L> {
 }
 
 impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
-    /// By this clock.
+    /// Sets the clock. The default is [`SystemClock`].
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// By this chance.
-    pub fn with_chance(mut self, rng: Arc<dyn Rng>) -> Self {
+    /// Sets the source of randomness. The default is [`SystemRng`].
+    pub fn with_rng(mut self, rng: Arc<dyn Rng>) -> Self {
         self.rng = rng;
         self
     }
@@ -93,13 +93,13 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         &self.handler
     }
 
-    /// Follows the room until there is no point in it any more. Whoever wants it to end earlier drops what this returns:
-    /// the connection goes with it, and what was stored is where the next run begins.
+    /// Follows the room until retrying is pointless. To stop earlier, drop the future: that closes the
+    /// connection, and the next run resumes at the stored cursor.
     pub async fn run(&mut self) -> Stopped {
         let mut retry = Retry::default();
         self.handler.state(&ConnectionState::Disconnected);
         let stopped = loop {
-            let end = match self.visit(&mut retry).await {
+            let end = match self.connect_once(&mut retry).await {
                 Ok(end) => end,
                 Err(stopped) => break stopped,
             };
@@ -120,8 +120,9 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         stopped
     }
 
-    /// Connects once and takes what comes until it ends. An error is one of the application's side.
-    async fn visit(&mut self, retry: &mut Retry) -> Result<End, Stopped> {
+    /// Connects once and handles events until the stream ends. An error is one of the handler or of the
+    /// stored cursor.
+    async fn connect_once(&mut self, retry: &mut Retry) -> Result<End, Stopped> {
         self.handler.state(&ConnectionState::Connecting);
         let cursor = self.last_seen.load().await.map_err(last_seen)?;
         let opening = Stream::open(&self.target, cursor.as_ref(), self.credential.token());
@@ -137,7 +138,8 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         self.handler.state(&ConnectionState::Streaming);
         match cursor {
             Some(cursor) => self.recent.add(cursor),
-            // Without it, what is written before the first event comes would be missed if the stream were cut before that.
+            // Store the start of the stream: otherwise events written before the first one arrives would be
+            // missed if the stream broke.
             None => {
                 if let Some(start) = stream.start.take() {
                     self.last_seen.store(Some(&start)).await.map_err(last_seen)?;
@@ -177,12 +179,12 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                 Ok(None)
             }
             Item::Message(Message::Event(event)) => self.handle(event).await.map(|()| None),
-            Item::Message(Message::Info(info)) => self.heed(&info).await,
+            Item::Message(Message::Info(info)) => self.act_on(&info).await,
         }
     }
 
-    /// Handles an event, unless it has been, and then stores its cursor: the other way round it would be lost if the process
-    /// ended in between.
+    /// Handles an event unless it is a duplicate, then stores its cursor. In the other order the event would
+    /// be lost if the process ended in between.
     async fn handle(&mut self, event: Event) -> Result<(), Stopped> {
         if self.recent.knows(&event.cursor) {
             return Ok(());
@@ -196,8 +198,8 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         Ok(())
     }
 
-    /// Does what an infoEvent asks for. Of those that announce the end of the stream the end itself is not waited for.
-    async fn heed(&mut self, info: &Info) -> Result<Option<End>, Stopped> {
+    /// Acts on an infoEvent. Does not wait for the end of the stream after one that announces it.
+    async fn act_on(&mut self, info: &Info) -> Result<Option<End>, Stopped> {
         self.handler.info(info);
         let retry_after = info.retry_after();
         let refusal = |status, error: &str| {
@@ -222,7 +224,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         })
     }
 
-    /// Tells the application that events are gone, once, and forgets the cursor that led there.
+    /// Tells the handler once that events are gone, and clears the cursor.
     async fn skip(&mut self, skip: &Skip) -> Result<(), Stopped> {
         if !std::mem::replace(&mut self.told_of_skip, true) {
             self.handler.skipped(skip);
@@ -232,7 +234,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
     }
 }
 
-/// Waits for what comes from the server, but not for ever.
+/// Waits for the server, at most for [`SILENCE`].
 async fn in_time<T>(clock: &dyn Clock, coming: impl Future<Output = Result<T, End>>) -> Result<T, End> {
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! From a target to the answer of its server.
+//! Connects to a target's server and sends the request.
 
 use std::io;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::event::retry_after;
 use super::retry::{End, RETRY_AFTER_MAX};
 use super::{REFUSAL_BYTES, Refusal, Skip, Stopped, Target, Why};
 
-/// A way to the server.
+/// A connection to the server, with or without TLS.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// An answer, and what keeps it coming.
+/// A response, and the task that drives its connection.
 pub(super) struct Answer {
     pub(super) response: Response<Incoming>,
-    /// Moves the bytes. It ends when this goes.
+    /// Drives the connection; aborted when dropped.
     pub(super) driver: JoinSet<()>,
 }
 
-/// Sends one request, without a body, on a connection of its own.
+/// Sends one request without a body on a new connection.
 pub(super) async fn ask(target: &Target, path: &str, mut headers: HeaderMap) -> Result<Answer, End> {
     let host = HeaderValue::from_str(&target.authority).map_err(End::network)?;
     headers.insert(header::HOST, host);
@@ -41,7 +41,7 @@ pub(super) async fn ask(target: &Target, path: &str, mut headers: HeaderMap) -> 
     let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(End::network)?;
     let mut driver = JoinSet::new();
     driver.spawn(async move {
-        // What goes wrong is seen by whoever reads the answer.
+        // The reader of the response sees the error.
         let _ = connection.with_upgrades().await;
     });
     let response = sender.send_request(request).await.map_err(End::network)?;
@@ -54,7 +54,7 @@ async fn reach(target: &Target) -> io::Result<Box<dyn Io>> {
     if target.secure { tls::wrap(target, socket).await } else { Ok(Box::new(socket)) }
 }
 
-/// No target that needs TLS can be made.
+/// Without the feature `tls` no target that needs it can be constructed.
 #[cfg(not(feature = "tls"))]
 mod tls {
     pub(super) async fn wrap(_: &super::Target, _: super::TcpStream) -> std::io::Result<Box<dyn super::Io>> {
@@ -91,10 +91,10 @@ mod tls {
     }
 }
 
-/// What an answer means that is no stream.
+/// Decides what a response means that is not a stream.
 pub(super) async fn refused(answer: Answer, had_cursor: bool) -> End {
     let (parts, body) = answer.response.into_parts();
-    // A body that does not come, or is too large, leaves what the head says.
+    // If the body is missing or too large, the status and headers decide.
     let body =
         Limited::new(body, REFUSAL_BYTES).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -108,7 +108,7 @@ pub(super) async fn refused(answer: Answer, had_cursor: bool) -> End {
         StatusCode::GONE => {
             End::Gone { skip: Skip::of(&refusal.error, &said["detail"]), had_cursor, retry_after }
         }
-        // A stream that is no stream is another server that stands in for ours, a proxy's page for example.
+        // A success that is not a stream comes from something between, such as a proxy's page.
         status if status.is_server_error() || status.is_success() || passes(status) => {
             End::Again { why: Why::Unavailable(status.as_u16()), retry_after }
         }
@@ -116,7 +116,7 @@ pub(super) async fn refused(answer: Answer, had_cursor: bool) -> End {
     }
 }
 
-/// Whether the same request can be taken later.
+/// Whether the same request may succeed later.
 fn passes(status: StatusCode) -> bool {
     matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS)
 }

@@ -1,17 +1,17 @@
-//! Who the reader is.
+//! Credentials of the reader.
 
 use std::fmt;
 
-/// Where tokens come from.
+/// Source of tokens.
 pub trait Credential: Send {
-    /// The token to send, if any.
+    /// Token to send; `None` to send none.
     fn token(&self) -> Option<&str>;
 
-    /// Gets a new token, because the server does not take this one. Whether there is one.
+    /// Obtains a new token after the server has refused the current one. Returns whether there is one.
     fn refresh(&mut self) -> impl Future<Output = bool> + Send;
 }
 
-/// Nobody in particular, which is enough for a server that runs with `--dev`.
+/// No token, which is enough for a server that runs with `--dev`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCredential;
 
@@ -25,7 +25,7 @@ impl Credential for NoCredential {
     }
 }
 
-/// One token, and no other.
+/// A fixed token that cannot be refreshed.
 #[derive(Clone)]
 pub struct Token(pub String);
 

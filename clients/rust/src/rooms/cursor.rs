@@ -4,21 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Bytes that a cursor may have. Those of today have 26.
+/// Maximum bytes of a cursor. Current servers use 26.
 const CURSOR_BYTES: usize = 64;
 
-/// The position of an event in its room, as the server prints it. It is stored, sent back and compared for equality; what is
-/// in it and which of two is the later one is the server's business, so there is no order here.
+/// Position of an event in its room, as the server prints it. Clients store it, send it back and compare it
+/// for equality; its content and order are known to the server only, so cursors have no `Ord`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Cursor(Arc<str>);
 
-/// The text is no cursor.
+/// The text is not a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a cursor is 1 to {CURSOR_BYTES} letters and digits")]
 pub struct BadCursor;
 
 impl Cursor {
-    /// As the server prints it.
+    /// The cursor as the server prints it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -29,7 +29,7 @@ impl FromStr for Cursor {
 
     fn from_str(text: &str) -> Result<Self, BadCursor> {
         let fits = (1..=CURSOR_BYTES).contains(&text.len());
-        // It goes into URLs and files.
+        // Cursors go into URLs and files.
         if fits && text.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             Ok(Self(text.into()))
         } else {

@@ -1,4 +1,4 @@
-//! What a server says in a stream.
+//! Messages of a server in a stream: events of the room, and infos about the stream itself.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use serde_json::Value;
 use super::Cursor;
 use super::retry::RETRY_AFTER_MAX;
 
-/// What an event is about.
+/// Kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A message; its payload has `messageView`.
     Message,
     /// A reaction to a message.
     Reaction,
-    /// Somebody types. Live only: it is not there any more when the reader comes back.
+    /// A user is typing. Live only: it is not stored, so a reader that reconnects does not get it.
     Typing,
-    /// One that a later server has.
+    /// A kind that this version of the client does not know.
     Other(String),
 }
 
 impl Kind {
-    /// As it is called on the wire.
+    /// Name of the kind on the wire.
     pub fn name(&self) -> &str {
         match self {
             Self::Message => "messageEvent",
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Whether its cursor is worth storing. One that nobody can read again is no place to resume from.
+    /// Whether the event is stored on the server, so that its cursor can be resumed from.
     pub(super) fn is_kept(&self) -> bool {
         *self != Self::Typing
     }
@@ -50,34 +50,34 @@ impl Kind {
 /// An event of a room.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What it is about.
+    /// Kind of the event.
     pub kind: Kind,
-    /// Its position.
+    /// Position of the event.
     pub cursor: Cursor,
-    /// The room.
+    /// Id of the room.
     pub convo_id: String,
-    /// When it was written, as the server prints it (RFC 3339, UTC).
+    /// Time of the write, as the server prints it (RFC 3339, UTC).
     pub emitted_at: String,
-    /// What it says.
+    /// Content of the event.
     pub payload: Value,
 }
 
-/// Why a server says something about the stream itself.
+/// Reason of an info about the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// What came next after the reader's cursor is not kept any more; the stream goes on further ahead.
+    /// Events after the reader's cursor are no longer stored; the stream continues with later ones.
     Compacted,
-    /// The reader's cursor is of another history; the stream goes on at the head.
+    /// The reader's cursor belongs to another history; the stream continues at the head.
     Reset,
-    /// The reader took too little for too long.
+    /// The reader read too little for too long.
     SlowConsumer,
-    /// The server stops, and is probably started again.
+    /// The server is stopping, and will probably be restarted.
     ServerRestart,
-    /// The reader is no member of the room any more.
+    /// The reader is no longer a member of the room.
     MembershipRevoked,
-    /// The token's time is over.
+    /// The token has expired.
     TokenExpired,
-    /// All that was there when the stream began has been sent.
+    /// Everything that was stored when the stream began has been sent.
     CaughtUp,
 }
 
@@ -96,14 +96,14 @@ impl Reason {
     }
 }
 
-/// What a server says about the stream itself.
+/// An info of the server about the stream itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Info {
-    /// Why.
+    /// Reason of the info.
     pub reason: Reason,
-    /// Where to resume.
+    /// Cursor to resume from, if the info has one.
     pub cursor: Option<Cursor>,
-    /// More about it.
+    /// Details that depend on the reason.
     pub detail: Value,
 }
 
@@ -113,7 +113,7 @@ impl Info {
     }
 }
 
-/// `retryAfter` of an object: seconds, with a fraction.
+/// Reads `retryAfter` of an object: seconds, with a fraction, at most [`RETRY_AFTER_MAX`].
 pub(super) fn retry_after(object: &Value) -> Option<Duration> {
     let seconds = Duration::try_from_secs_f64(object["retryAfter"].as_f64()?).ok()?;
     Some(seconds.min(RETRY_AFTER_MAX))
@@ -126,12 +126,12 @@ pub(super) enum Message {
     Info(Info),
 }
 
-/// The server said what it must not say.
+/// A message that violates the protocol.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Malformed {
-    #[error("an event is not JSON as it should be: {0}")]
+    #[error("a message of the server is not valid JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("a {0} has no cursor, or none that can be one")]
+    #[error("a message of type {0} has no valid cursor")]
     Cursor(String),
 }
 
@@ -153,8 +153,9 @@ struct Form {
 }
 
 impl Message {
-    /// From what was sent. On SSE the event's name is beside it, on a WebSocket its type is in it. Nothing comes of what is
-    /// not for us: reasons that are not known, and messages of other kinds without a cursor, such as the answer to a ping.
+    /// Parses a message. With SSE the name of the event is given separately, on a WebSocket its type is in
+    /// the JSON. Returns `None` for messages to ignore: unknown reasons, and messages of other types without
+    /// a cursor, such as the reply to a ping.
     pub(super) fn parse(name: Option<&str>, json: &str) -> Result<Option<Self>, Malformed> {
         let form: Form = serde_json::from_str(json)?;
         let name = name.or(form.kind.as_deref()).unwrap_or_default();

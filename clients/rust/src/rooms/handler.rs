@@ -1,30 +1,31 @@
-//! What the application does with what comes, and what it is told.
+//! [`Handler`], the application's side of the client.
 
 use std::time::Duration;
 
 use super::{Cursor, Event, Info};
 
-/// The application's part.
+/// Receives events and notifications of a [`Client`](super::Client).
 pub trait Handler: Send {
-    /// Why an event could not be handled. It ends the client.
+    /// Error of handling an event. It stops the client.
     type Error: Into<Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Handles an event. The next one waits for it, and its cursor is stored when this has succeeded. It should take less
-    /// than a heartbeat, 15 seconds: meanwhile nothing is read, and a WebSocket's pings are not answered.
+    /// Handles an event. The next event waits for it, and the cursor is stored after it has succeeded. It
+    /// should take less than a heartbeat, 15 seconds: meanwhile nothing is read, and pings of a WebSocket are
+    /// not answered.
     fn event(&mut self, event: &Event) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Events were missed for good: they are not kept any more, or the reader's cursor is of another history. Whoever shows
-    /// a conversation says so, or loads it anew.
+    /// Called when events were missed for good: they are no longer stored, or the reader's cursor belongs to
+    /// another history. An application that shows a conversation should say so, or reload it.
     fn skipped(&mut self, skip: &Skip) {
         let _ = skip;
     }
 
-    /// The server said something about the stream.
+    /// Called for each info of the server about the stream.
     fn info(&mut self, info: &Info) {
         let _ = info;
     }
 
-    /// The client has entered a state.
+    /// Called when the client enters a state.
     fn state(&mut self, state: &ConnectionState) {
         let _ = state;
     }
@@ -33,13 +34,13 @@ pub trait Handler: Send {
 /// Why events were missed, and what the server still has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
-    /// What the server calls it: `CursorCompacted`, `FutureCursor`, `compacted`, `reset`.
+    /// Name of the error or reason: `CursorCompacted`, `FutureCursor`, `compacted` or `reset`.
     pub name: String,
-    /// The last position that is not kept any more.
+    /// Last position that is no longer stored.
     pub floor: Option<Cursor>,
-    /// The first one that is.
+    /// First position that is still stored.
     pub oldest: Option<Cursor>,
-    /// The newest one.
+    /// Newest position.
     pub head: Option<Cursor>,
 }
 
@@ -50,39 +51,39 @@ impl Skip {
     }
 }
 
-/// What the client does.
+/// State of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// Nothing: it has not begun, or it has stopped.
+    /// Not started, or stopped.
     Disconnected,
-    /// It asks for the stream.
+    /// Requesting the stream.
     Connecting,
     /// The stream is open.
     Streaming,
-    /// It waits before it connects again.
+    /// Waiting before the next connection.
     Backoff {
-        /// For so long.
+        /// Time to wait.
         wait: Duration,
-        /// What happened.
+        /// Reason to wait.
         why: Why,
     },
 }
 
-/// Why the client waits.
+/// Why the client waits before it connects again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It took too little for too long.
+    /// The server ended the stream because the client read too little for too long.
     SlowConsumer,
-    /// The stream came to its end.
+    /// The stream ended normally.
     Ended,
-    /// The server stops.
+    /// The server is stopping.
     ServerRestart,
-    /// Its cursor was refused, and it goes on at the head.
+    /// The cursor was refused; the client continues at the head.
     Skipped,
-    /// Its token was refused, and it has another one.
+    /// The token was refused; the client has a new one.
     TokenRefused,
-    /// The server cannot serve it now; the status.
+    /// The server cannot serve the request now; the value is the status.
     Unavailable(u16),
-    /// Whatever else can happen between two machines.
+    /// The connection failed; the value is the error.
     Network(String),
 }

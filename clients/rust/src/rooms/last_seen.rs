@@ -1,4 +1,4 @@
-//! Where a client keeps its last cursor of a room, so that it resumes there.
+//! Storage for a client's last cursor of a room, from which it resumes.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -7,30 +7,30 @@ use std::sync::{Arc, Mutex};
 
 use super::Cursor;
 
-/// Keeps the last cursor of one room.
+/// Stores the last cursor of one room.
 pub trait LastSeen: Send {
-    /// Why it could not. It ends the client.
+    /// Error of reading or storing. It stops the client.
     type Error: Into<Box<dyn std::error::Error + Send + Sync>>;
 
-    /// The cursor, if there is one.
+    /// The stored cursor, if there is one.
     fn load(&mut self) -> impl Future<Output = Result<Option<Cursor>, Self::Error>> + Send;
 
-    /// Keeps another one, or none any more. This is called after every event. What was stored last may be lost with the
-    /// machine, then some events are handled again; what was stored before must not be.
+    /// Stores a cursor, or clears it. Called after every event. The latest store may be lost if the machine
+    /// fails, and some events are then handled again; earlier ones must not be lost.
     fn store(&mut self, cursor: Option<&Cursor>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// In memory: a new process begins at the head. Clones keep the same.
+/// Stores the cursor in memory: a new process starts at the head. Clones share the cursor.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory(Arc<Mutex<Option<Cursor>>>);
 
 impl InMemory {
-    /// Begins with a cursor.
+    /// Starts with a cursor.
     pub fn at(cursor: Cursor) -> Self {
         Self(Arc::new(Mutex::new(Some(cursor))))
     }
 
-    /// The cursor, if there is one.
+    /// The stored cursor, if there is one.
     pub fn cursor(&self) -> Option<Cursor> {
         self.0.lock().expect("nobody panics while holding it").clone()
     }
@@ -49,19 +49,20 @@ impl LastSeen for InMemory {
     }
 }
 
-/// In a file that has nothing else in it.
+/// Stores the cursor in a file of its own.
 ///
-/// The file is made beside, synced and renamed. After that its few bytes, which lie in one sector, are overwritten in place and
-/// the system syncs them when it likes: after a power cut they are an earlier cursor, and never half of one.
+/// The file is written under another name, synced and renamed. Later stores overwrite its few bytes, which
+/// are within one sector, in place without a sync: after a power cut the file has an earlier cursor, never a
+/// part of one.
 #[derive(Debug)]
 pub struct InFile {
     path: PathBuf,
-    /// The file, and how long its content is, once this has written it.
+    /// The open file and the length of its content, after the first write.
     open: Option<(File, usize)>,
 }
 
 impl InFile {
-    /// At this path. It need not exist yet, but its folder must.
+    /// Stores at a path. The file need not exist yet, but its folder must.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), open: None }
     }
@@ -105,7 +106,7 @@ impl InFile {
         }
     }
 
-    /// Makes a name durable, where a folder can be synced.
+    /// Makes the file's name durable, on systems where a folder can be synced.
     fn sync_folder(&self) -> io::Result<()> {
         if cfg!(not(unix)) {
             return Ok(());
@@ -122,7 +123,7 @@ impl LastSeen for InFile {
         self.read()
     }
 
-    // A few bytes to the system's memory: quicker than handing them to another thread.
+    // A few bytes to the page cache: faster than handing them to another thread.
     async fn store(&mut self, cursor: Option<&Cursor>) -> io::Result<()> {
         match cursor {
             Some(cursor) => self.write(cursor.as_str()),

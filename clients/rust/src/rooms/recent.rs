@@ -1,11 +1,11 @@
-//! Cursors of the events that came lately.
+//! Recently handled cursors, to recognize duplicates.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::{Cursor, RECENT_CURSORS};
 
-/// Knows an event that comes again. Cursors have no order for a client, so it remembers them, as many as
-/// [`RECENT_CURSORS`]; a server resends the event at the boundary and not more.
+/// Recognizes events that arrive again. Cursors have no order for a client, so the last [`RECENT_CURSORS`]
+/// are remembered; a server resends only the event at the cursor.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     cursors: HashSet<Cursor>,

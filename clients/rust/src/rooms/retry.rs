@@ -1,4 +1,5 @@
-//! How long to wait before the next try, and when to try no more. Nothing here waits, asks the time or draws by itself.
+//! Decides how long to wait before the next connection, and when to stop. Pure: it neither waits nor reads
+//! the clock.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,27 +7,27 @@ use std::time::Duration;
 use super::{Refusal, Skip, Stopped, Why};
 use crate::Rng;
 
-/// Milliseconds of the wait after a stream that ended, or was ended for being slow.
+/// Range of the wait after a stream that ended, or was ended for being slow, in milliseconds.
 pub(super) const PAUSE: RangeInclusive<u64> = 250..=1000;
-/// The longest of the first wait after trouble. It doubles with each further trouble.
+/// Maximum of the first wait after a failure. It doubles with each further failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest wait that trouble leads to.
+/// Maximum wait after failures.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
-/// A stream that has lasted so long has shown that the trouble is over.
+/// Duration of a stream after which earlier failures no longer count.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);
-/// The longest wait that a server can ask for.
+/// Maximum wait that a server can ask for.
 pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// How a visit to the server ended.
+/// How a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It is worth another one.
+    /// Another attempt is worthwhile.
     Again { why: Why, retry_after: Option<Duration> },
-    /// The server does not take the cursor. One that was given none must not say so.
+    /// The server refused the cursor. It must not do so if it was given none.
     Gone { skip: Skip, had_cursor: bool, retry_after: Option<Duration> },
-    /// It does not take the token.
+    /// The server refused the token.
     Unauthorized(Refusal),
-    /// It is worth no other one.
+    /// Another attempt is pointless.
     Stop(Stopped),
 }
 
@@ -45,43 +46,43 @@ impl End {
 pub(super) enum Next {
     /// Wait, then connect.
     Wait(Duration, Why),
-    /// Get a new token; then wait and connect, or stop if there is none.
+    /// Obtain a new token; then wait and connect, or stop if there is none.
     Refresh(Duration, Refusal),
     Stop(Stopped),
 }
 
-/// What earlier visits mean for the next one.
+/// What earlier connections mean for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
-    /// Troubles since a stream has lasted.
-    troubles: u32,
-    /// A new token was got since a stream has lasted.
+    /// Failures since a stream has lasted for [`SETTLED`].
+    failures: u32,
+    /// Whether a new token was obtained since a stream has lasted for [`SETTLED`].
     refreshed: bool,
-    /// What the server's `retry:` asked for last.
+    /// Wait that the server's last `retry:` asked for.
     asked: Duration,
 }
 
 impl Retry {
-    /// The server wants so long a wait from now on.
+    /// Sets the minimum wait that the server asks for.
     pub(super) fn asked(&mut self, wait: Duration) {
         self.asked = wait.min(RETRY_AFTER_MAX);
     }
 
-    /// A stream was heard for so long.
+    /// Records that a stream lasted for a time.
     pub(super) fn streamed(&mut self, lasted: Duration) {
         if lasted >= SETTLED {
-            self.troubles = 0;
+            self.failures = 0;
             self.refreshed = false;
         }
     }
 
-    /// Decides after a visit.
+    /// Decides what to do after a connection has ended.
     pub(super) fn after(&mut self, end: End, rng: &dyn Rng) -> Next {
         match end {
             End::Stop(stopped) => Next::Stop(stopped),
             End::Again { why, retry_after } => {
                 let wait = match &why {
-                    Why::Unavailable(_) | Why::Network(_) => self.trouble(rng),
+                    Why::Unavailable(_) | Why::Network(_) => self.failure_wait(rng),
                     Why::SlowConsumer
                     | Why::Ended
                     | Why::ServerRestart
@@ -93,9 +94,9 @@ impl Retry {
             End::Gone { had_cursor: true, retry_after, .. } => {
                 Next::Wait(self.at_least(pause(rng), retry_after), Why::Skipped)
             }
-            // It would be said again and again.
+            // Connecting again at once would give the same answer.
             End::Gone { had_cursor: false, retry_after, .. } => {
-                let wait = self.trouble(rng);
+                let wait = self.failure_wait(rng);
                 Next::Wait(self.at_least(wait, retry_after), Why::Unavailable(410))
             }
             End::Unauthorized(refusal) if std::mem::replace(&mut self.refreshed, true) => {
@@ -109,10 +110,11 @@ impl Retry {
         wait.max(self.asked).max(retry_after.unwrap_or_default())
     }
 
-    /// Between half the longest and the longest, so that those who were cut off together do not return together.
-    fn trouble(&mut self, rng: &dyn Rng) -> Duration {
-        let longest = FIRST.saturating_mul(1 << self.troubles.min(16)).min(LONGEST);
-        self.troubles = self.troubles.saturating_add(1);
+    /// A wait after a failure: between half the maximum and the maximum, so that clients that were
+    /// disconnected together do not return together.
+    fn failure_wait(&mut self, rng: &dyn Rng) -> Duration {
+        let longest = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
         let millis = longest.as_millis() as u64;
         Duration::from_millis(rng.within(millis / 2..=millis))
     }
@@ -128,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Draws a share of the range.
+    /// Draws a fixed fraction of the range.
     struct Share(f64);
 
     impl crate::Rng for Share {

@@ -1,23 +1,23 @@
-//! How a client ends.
+//! Why a client stops.
 
 use std::fmt;
 
-/// Anything that went wrong.
+/// Any error of the application.
 pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a client has stopped. Connecting again would not help.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
-    /// The token is refused, and so is the one that was got instead, or there was none to be got.
+    /// The token was refused, and a new one was refused as well or could not be obtained.
     #[error("the token is refused: {0}")]
     Unauthorized(Refusal),
-    /// The reader is no member of the room, or is none any more.
+    /// The reader is not a member of the room.
     #[error("the room is closed to this reader: {0}")]
     Forbidden(Refusal),
-    /// The server refuses the request itself.
+    /// The server refused the request as invalid.
     #[error("the request is refused: {0}")]
     Refused(Refusal),
-    /// The application could not handle an event. Its cursor is not stored.
+    /// The handler failed. The cursor of the event is not stored.
     #[error("an event could not be handled: {0}")]
     Handler(#[source] BoxError),
     /// The last cursor could not be read or stored.
@@ -25,14 +25,14 @@ pub enum Stopped {
     LastSeen(#[source] BoxError),
 }
 
-/// What a server says when it refuses.
+/// Error response of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// The name of the error, such as `NotMember`; empty if there is none.
+    /// Name of the error, such as `NotMember`; empty if there is none.
     pub error: String,
-    /// What it means; empty if nothing was said.
+    /// Description of the error; empty if there is none.
     pub message: String,
 }
 

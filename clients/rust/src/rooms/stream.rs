@@ -1,4 +1,4 @@
-//! An open stream: what comes on either wire, in the same words.
+//! An open stream, with the same items whether it is SSE or a WebSocket.
 
 use std::time::Duration;
 
@@ -23,30 +23,30 @@ use super::retry::End;
 use super::{Cursor, EVENT_BYTES, Refusal, Skip, Stopped, Target, Why, Wire};
 use crate::sse;
 
-/// The answer's header that names where the stream starts.
+/// Response header with the position at which the stream starts.
 const START: &str = "last-event-id";
-/// The first message of a WebSocket. The server gives a client a second to say where to resume before it starts; this one
-/// has said it in the query, and saying anything ends the wait.
-const FIRST_WORDS: &str = r#"{"type":"ping"}"#;
+/// First message on a WebSocket. The server waits up to a second for a client to send its cursor; this client
+/// has sent it in the query, and any message ends the wait.
+const FIRST_MESSAGE: &str = r#"{"type":"ping"}"#;
 
-/// What comes.
+/// One item of a stream.
 #[derive(Debug)]
 pub(super) enum Item {
     Message(Message),
-    /// A position that has been reached without an event.
+    /// A position that was reached without an event.
     Position(Cursor),
-    /// The wait that the server wants before a reconnect.
+    /// Wait that the server asks for before a reconnect.
     Retry(Duration),
-    /// Something that means nothing but that the server is there.
+    /// Anything else, which only shows that the server is alive.
     Sign,
 }
 
-/// A stream that is open.
+/// An open stream.
 pub(super) struct Stream {
-    /// Where it starts, if the server said so.
+    /// Position at which it starts, if the server gave one.
     pub(super) start: Option<Cursor>,
     wire: Open,
-    /// Moves the bytes. It ends when this goes.
+    /// Drives the connection; aborted when dropped.
     _driver: JoinSet<()>,
 }
 
@@ -57,13 +57,13 @@ enum Open {
 
 struct Events {
     body: Incoming,
-    /// What has come and is not read yet.
+    /// Received bytes that are not parsed yet.
     chunk: Bytes,
     parser: sse::Parser,
 }
 
 impl Stream {
-    /// Asks for the stream after the cursor, or at the head.
+    /// Requests the stream after a cursor, or from the head.
     pub(super) async fn open(
         target: &Target,
         cursor: Option<&Cursor>,
@@ -114,18 +114,18 @@ impl Stream {
                     .max_frame_size(Some(EVENT_BYTES));
                 let io = TokioIo::new(upgraded);
                 let mut socket = WebSocketStream::from_raw_socket(io, Role::Client, Some(config)).await;
-                socket.send(tungstenite::Message::text(FIRST_WORDS)).await.map_err(End::network)?;
+                socket.send(tungstenite::Message::text(FIRST_MESSAGE)).await.map_err(End::network)?;
                 Ok(Self { start, wire: Open::WebSocket(Box::new(socket)), _driver: driver })
             }
         }
     }
 
-    /// The next that comes, or how the stream ended. Nothing is lost when it is asked and not waited for.
+    /// The next item, or how the stream ended. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Item, End> {
         match &mut self.wire {
             Open::Sse(events) => events.next().await,
             Open::WebSocket(socket) => match socket.next().await {
-                Some(Ok(message)) => heard(message),
+                Some(Ok(message)) => message_item(message),
                 Some(Err(error)) => Err(End::network(error)),
                 None => Err(End::again(Why::Ended)),
             },
@@ -141,9 +141,9 @@ impl Events {
         self.chunk.advance(read);
         match found {
             Some(sse::Item::Retry(wait)) => Ok(Item::Retry(wait)),
-            // An id that can be no cursor is no position.
+            // An id that is not a cursor is not a position.
             Some(sse::Item::Id(id)) => Ok(id.parse().map_or(Item::Sign, Item::Position)),
-            Some(sse::Item::Event(event)) => said(Message::parse(Some(&event.name), &event.data)),
+            Some(sse::Item::Event(event)) => parsed_item(Message::parse(Some(&event.name), &event.data)),
             None => match self.body.frame().await {
                 None => Err(End::again(Why::Ended)),
                 Some(Err(error)) => Err(End::network(error)),
@@ -156,19 +156,19 @@ impl Events {
     }
 }
 
-fn heard(message: tungstenite::Message) -> Result<Item, End> {
+fn message_item(message: tungstenite::Message) -> Result<Item, End> {
     match message {
-        tungstenite::Message::Text(text) => said(Message::parse(None, &text)),
+        tungstenite::Message::Text(text) => parsed_item(Message::parse(None, &text)),
         tungstenite::Message::Close(frame) => Err(closed(frame)),
         _ => Ok(Item::Sign),
     }
 }
 
-fn said(message: Result<Option<Message>, super::event::Malformed>) -> Result<Item, End> {
+fn parsed_item(message: Result<Option<Message>, super::event::Malformed>) -> Result<Item, End> {
     Ok(message.map_err(End::network)?.map_or(Item::Sign, Item::Message))
 }
 
-/// What a WebSocket's last word means. An infoEvent that came before it has said the same, with more detail.
+/// Meaning of a WebSocket's close frame. An infoEvent sent before it says the same in more detail.
 fn closed(frame: Option<CloseFrame>) -> End {
     let Some(frame) = frame else { return End::again(Why::Ended) };
     let refusal = |status| Refusal { status, error: String::new(), message: frame.reason.to_string() };

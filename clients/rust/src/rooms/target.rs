@@ -1,4 +1,4 @@
-//! Which room is followed, and how.
+//! [`Target`]: which room to follow, and how.
 
 use std::fmt::Write;
 #[cfg(feature = "tls")]
@@ -9,10 +9,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{Cursor, Kind};
 
-/// All but what needs no encoding anywhere. Dots are encoded too, because a segment `..` means another place.
+/// Characters to percent-encode: all but unreserved ones. Dots are encoded too, because a segment `..` would
+/// change the path.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'~');
 
-/// How events come.
+/// Protocol for receiving events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
     /// Server-sent events.
@@ -22,13 +23,13 @@ pub enum Wire {
     WebSocket,
 }
 
-/// A room of a server, and how it is to be followed.
+/// A room of a server, and how to follow it.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(super) secure: bool,
     pub(super) host: String,
     pub(super) port: u16,
-    /// As the header `Host` has it.
+    /// Value of the `Host` header.
     pub(super) authority: String,
     path: String,
     pub(super) wire: Wire,
@@ -40,26 +41,26 @@ pub struct Target {
     pub(super) tls: Option<Arc<tokio_rustls::rustls::ClientConfig>>,
 }
 
-/// The server cannot be addressed so.
+/// Why a server cannot be addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
-    /// It is no URL of a server.
-    #[error("the server is named by a URL such as https://tidings.example, without a query")]
+    /// The text is not the URL of a server.
+    #[error("the server must be a URL such as https://tidings.example, without a query")]
     Url,
-    /// The scheme is another one.
+    /// The scheme is not supported.
     #[error("the scheme must be http, https, ws or wss")]
     Scheme,
-    /// It needs TLS, which is not compiled in.
+    /// The scheme needs TLS, which is not compiled in.
     #[error("https and wss need the feature `tls`")]
     Tls,
-    /// There is a name or a password in the URL.
-    #[error("the URL must have no user in it: tokens are given separately")]
+    /// The URL contains a user or password.
+    #[error("the URL must not contain a user or password; pass a token as the credential instead")]
     User,
 }
 
 impl Target {
-    /// A room of a project on a server, such as `https://tidings.example`. The scheme says whether the way is encrypted; on
-    /// which [`Wire`] events come is said separately.
+    /// A room of a project on a server, such as `https://tidings.example`. The scheme determines whether TLS
+    /// is used; the [`Wire`] is set separately.
     pub fn new(server: &str, project: &str, room: &str) -> Result<Self, BadTarget> {
         let url: Uri = server.parse().map_err(|_| BadTarget::Url)?;
         let secure = match url.scheme_str() {
@@ -85,7 +86,7 @@ impl Target {
         );
         Ok(Self {
             secure,
-            // An IPv6 address stands in brackets in a URL and without them everywhere else.
+            // An IPv6 address is in brackets in a URL, and without them elsewhere.
             host: authority.host().trim_matches(['[', ']']).to_owned(),
             port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
             authority: authority.to_string(),
@@ -100,44 +101,45 @@ impl Target {
         })
     }
 
-    /// Follows it on this wire instead of by server-sent events.
+    /// Sets the protocol. The default is [`Wire::Sse`].
     pub fn on(mut self, wire: Wire) -> Self {
         self.wire = wire;
         self
     }
 
-    /// Only events of these kinds.
+    /// Restricts the stream to events of these kinds. The default is all.
     pub fn only(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.types = kinds.into_iter().collect();
         self
     }
 
-    /// As this device of the user. The server keeps what it knows of slow and of stale readers for each device.
+    /// Sets the device of the user. The server tracks slow and outdated readers by device. Default: none.
     pub fn device(mut self, id: impl Into<String>) -> Self {
         self.device = Some(id.into());
         self
     }
 
-    /// Asks to be told when all that was missed has come ([`Reason::CaughtUp`](super::Reason::CaughtUp)).
+    /// Asks for an info when all missed events have been sent
+    /// ([`Reason::CaughtUp`](super::Reason::CaughtUp)).
     pub fn told_when_caught_up(mut self) -> Self {
         self.caught_up = true;
         self
     }
 
-    /// Asks for the event at the cursor once more. The client knows it and does not handle it again.
+    /// Asks the server to resend the event at the cursor. The client recognizes it as a duplicate.
     pub fn overlapping(mut self) -> Self {
         self.overlap = true;
         self
     }
 
-    /// Trusts what this configuration trusts, instead of what the system trusts.
+    /// Sets the TLS configuration. The default trusts the system's certificates.
     #[cfg(feature = "tls")]
     pub fn trusting(mut self, tls: Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// The path and query of a request that resumes after the cursor, or begins at the head.
+    /// Path and query of a request that resumes after a cursor, or starts at the head.
     pub(super) fn path(&self, cursor: Option<&Cursor>) -> String {
         let mut path = self.path.clone();
         let mut parameter = |name: &str, value: &str| {

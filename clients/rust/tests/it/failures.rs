@@ -1,4 +1,4 @@
-//! What a client does when something goes wrong: how long it waits, what it keeps, when it stops.
+//! Failures: how long the client waits, what it keeps, when it stops.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ async fn on_410_it_tells_of_the_skip_drops_its_cursor_and_begins_at_the_head() {
         assert_eq!(call.cursor(), None);
         let mut flow = call.open().await;
         scene.expect([streaming()]).await;
-        // The server says it once more, and the application knows.
+        // The server announces it again, and the handler is not told twice.
         flow.info("compacted", "01G", detail.clone()).await;
         scene.expect([Told::Info(Reason::Compacted), Told::Stored(None), stored("01G")]).await;
         flow.message("01H").await;
         scene.expect([event("01H"), stored("01H")]).await;
-        // Another time is another time.
+        // A later skip is a new one.
         flow.info("compacted", "01K", detail).await;
         scene.expect([Told::Info(Reason::Compacted)]).await;
         assert!(matches!(scene.told().await, Told::Skipped(_)));
@@ -116,13 +116,13 @@ async fn a_retry_after_is_waited_for() {
         let mut scene = begin(resuming(wire)).await;
         scene.call().await.refuse(409, json!({"error": "SlowConsumer", "retryAfter": 1.5})).await;
         assert_eq!(scene.wait().await, (Why::SlowConsumer, millis(1500)));
-        // The header is whole seconds, for those who do not read the body.
+        // The header has whole seconds, for clients that do not read the body.
         scene.call().await.refuse_with(503, "retry-after: 7\r\n", json!({})).await;
         assert_eq!(scene.wait().await, (Why::Unavailable(503), millis(7000)));
         let both = json!({"error": "TooManyStreams", "retryAfter": 6.5});
         scene.call().await.refuse_with(429, "retry-after: 7\r\n", both).await;
         assert_eq!(scene.wait().await, (Why::Unavailable(429), millis(6500)));
-        // A longer wait of our own is not made shorter.
+        // It does not shorten a longer wait of the client's own.
         scene.luck(100);
         scene.call().await.refuse(503, json!({"retryAfter": 0.1})).await;
         assert_eq!(scene.wait().await, (Why::Unavailable(503), millis(4000)));
@@ -150,7 +150,7 @@ async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half
         let mut scene = begin(resuming(wire)).await;
         scene.luck(100);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
-            // Hangs up without an answer.
+            // Closes the connection without a response.
             assert_eq!(scene.call().await.cursor(), Some("01A"));
             let (why, wait) = scene.wait().await;
             assert!(matches!(why, Why::Network(_)), "{why:?}");
@@ -216,7 +216,7 @@ async fn it_never_comes_back_without_a_wait() {
     }
 }
 
-/// The client waits for at least a quarter of a second, and does not connect before that is over.
+/// Asserts that the client waits at least a quarter of a second, and does not connect before that.
 async fn waits(scene: &mut Scene, after: &str) {
     loop {
         match scene.told().await {
@@ -360,7 +360,7 @@ async fn a_server_without_a_sign_for_two_and_a_half_heartbeats_is_left() {
         let (why, _) = scene.wait().await;
         assert_eq!(why, Why::Network("the server has said nothing for 37.5 s".to_owned()));
         flow.gone().await;
-        // One that takes the call and does not answer is left as well.
+        // A server that accepts the connection and does not answer is left as well.
         let call = scene.call().await;
         assert_eq!(call.cursor(), Some("01B"));
         scene.pass(millis(37_500)).await;
@@ -417,12 +417,12 @@ async fn the_loop_as_the_seed_has_it_subscribes_handles_stores_and_survives_each
             flow.message(text).await;
             scene.expect([event(text), stored(text)]).await;
         }
-        // SlowConsumer409: waits, goes on with the same cursor.
+        // SlowConsumer409: waits, continues with the same cursor.
         flow.end().await;
         scene.wait().await;
         scene.call().await.refuse(409, json!({"error": "SlowConsumer", "retryAfter": 0.5})).await;
         assert_eq!(scene.wait().await.0, Why::SlowConsumer);
-        // Transient: backs off, goes on with the same cursor.
+        // Transient: backs off, continues with the same cursor.
         scene.call().await.refuse(503, json!({"error": "Unavailable"})).await;
         assert_eq!(scene.wait().await.0, Why::Unavailable(503));
         let call = scene.call().await;
@@ -445,7 +445,7 @@ async fn a_hundred_cuts_lose_nothing_and_double_nothing() {
     const EVENTS: usize = 300;
     let name = |index: usize| format!("{index:026}");
     for (wire, mut seed) in [(Wire::Sse, 7_u64), (Wire::WebSocket, 11)] {
-        // A small generator of our own, so that a failure can be repeated.
+        // A small generator, so that a failure can be reproduced.
         let mut draw = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % below
@@ -480,7 +480,7 @@ async fn a_hundred_cuts_lose_nothing_and_double_nothing() {
             }
             scene.pass(wait).await;
             let call = scene.call().await;
-            // After the cursor, or at times once more from the event that it names.
+            // After the cursor, or sometimes from the event at the cursor.
             let after = call.cursor().map_or(0, |text| text.parse::<usize>().expect("one of ours") + 1);
             next = after.saturating_sub(draw(2) as usize);
             flow = call.open().await;

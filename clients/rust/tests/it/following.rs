@@ -1,4 +1,4 @@
-//! What a client does with what comes.
+//! What the client does with events and infos of a stream.
 
 use serde_json::json;
 use tidings_client::rooms::{ConnectionState, Reason, Skip, Stopped, Why, Wire};

@@ -1,4 +1,4 @@
-//! What an application sees of the client, against a server that does as it is told.
+//! Behaviour of the client as an application sees it, against a scripted server.
 
 mod failures;
 mod following;

@@ -1,4 +1,5 @@
-//! A client that runs, and a server whose part the test plays: it takes a call, looks at what was asked, and answers.
+//! A running client, and a server that the test scripts: it accepts a connection, inspects the request, and
+//! responds.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
-/// Both wires: what is promised is promised on each.
+/// Both protocols: every promise holds on each.
 pub const WIRES: [Wire; 2] = [Wire::Sse, Wire::WebSocket];
-/// Something that should come has not: the test fails.
+/// Time after which a test fails because something expected has not happened.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the client did, in order.
@@ -65,7 +66,7 @@ pub fn cursor(text: &str) -> Cursor {
     text.parse().expect("a cursor")
 }
 
-/// The clock of the tests, as the client asks it, and how often it has begun to wait for it.
+/// The clock of the tests as the client sees it, and a count of the waits on it.
 struct Time(ManualClock, Arc<AtomicU64>);
 
 impl Clock for Time {
@@ -79,7 +80,7 @@ impl Clock for Time {
     }
 }
 
-/// Draws the number that lies at so many hundredths of the range.
+/// Draws the number at a given percentage of the range.
 #[derive(Clone, Default)]
 struct Luck(Arc<AtomicU64>);
 
@@ -89,10 +90,10 @@ impl Rng for Luck {
     }
 }
 
-/// Tells the test whatever it is told.
+/// A handler that reports every call to the test.
 struct Teller {
     told: UnboundedSender<Told>,
-    /// An event is handled when there is a permit.
+    /// Permits to handle events; one is used for each.
     permits: Arc<Semaphore>,
     fails_at: Option<String>,
 }
@@ -148,7 +149,7 @@ impl LastSeen for Kept {
     }
 }
 
-/// `token-1`, `token-2` and so on.
+/// A credential that yields `token-1`, `token-2` and so on.
 struct Tokens {
     told: UnboundedSender<Told>,
     token: String,
@@ -172,11 +173,11 @@ impl Credential for Tokens {
     }
 }
 
-/// What may be different in a scene.
+/// Options of a scene.
 pub struct Setup {
     pub wire: Wire,
     pub last_seen: Option<&'static str>,
-    /// New tokens that can be had.
+    /// Number of new tokens that can be obtained.
     pub tokens: u32,
     /// Events that are handled before the handler waits for [`Scene::permit`].
     pub permits: usize,
@@ -190,7 +191,7 @@ impl Setup {
     }
 }
 
-/// A client that runs.
+/// A running client.
 pub struct Scene {
     pub clock: ManualClock,
     pub memory: InMemory,
@@ -223,7 +224,7 @@ impl Scene {
         let mut client = Client::new(target, teller, Kept { told: tell, memory: memory.clone() })
             .with_credential(tokens)
             .with_clock(Arc::new(Time(clock.clone(), sleeps.clone())))
-            .with_chance(Arc::new(luck.clone()));
+            .with_rng(Arc::new(luck.clone()));
         let client = tokio::spawn(async move { client.run().await });
         Self { clock, memory, luck, sleeps, permits, listener: Some(listener), told, client }
     }
@@ -237,7 +238,7 @@ impl Scene {
         (scene, flow)
     }
 
-    /// Rng draws the number at so many hundredths of a range from now on. It begins with the lowest.
+    /// Sets the percentage of the range at which random numbers are drawn; initially 0.
     pub fn luck(&self, hundredths: u64) {
         self.luck.0.store(hundredths, Ordering::SeqCst);
     }
@@ -246,31 +247,32 @@ impl Scene {
         self.permits.add_permits(1);
     }
 
-    /// Nobody listens any more.
+    /// Stops listening.
     pub fn close_the_door(&mut self) {
         self.listener = None;
     }
 
-    /// The next call of the client.
+    /// The client's next request.
     pub async fn call(&mut self) -> Call {
         let listener = self.listener.as_ref().expect("the door is open");
         let (socket, _) = in_time("a call", listener.accept()).await.expect("a connection");
         in_time("a request", Call::read(socket)).await
     }
 
-    /// What it did next.
+    /// What the client did next.
     pub async fn told(&mut self) -> Told {
         in_time("something to be told", self.told.recv()).await.expect("the client runs")
     }
 
-    /// What it did next is this, in this order.
+    /// Asserts what the client did next, in order.
     pub async fn expect<const N: usize>(&mut self, all: [Told; N]) {
         for expected in all {
             assert_eq!(self.told().await, expected);
         }
     }
 
-    /// It waits next; says why, for how long, and lets the time pass. It has not connected before that.
+    /// Asserts that the client waits next; returns reason and duration, and advances the clock. It has not
+    /// connected before that.
     pub async fn wait(&mut self) -> (Why, Duration) {
         let Told::State(ConnectionState::Backoff { wait, why }) = self.told().await else {
             panic!("it should wait");
@@ -280,7 +282,7 @@ impl Scene {
         (why, wait)
     }
 
-    /// Lets time pass for a client that waits for it.
+    /// Advances the clock when the client waits for it.
     pub async fn pass(&mut self, time: Duration) {
         let waits = async {
             while self.clock.sleepers() == 0 {
@@ -296,7 +298,7 @@ impl Scene {
         self.clock.advance(Duration::from_millis(1));
     }
 
-    /// Sends a heartbeat and waits until the client has taken it, which shows only in that it waits anew.
+    /// Sends a heartbeat and waits until the client has read it, which shows only in that it waits again.
     pub async fn heartbeat(&self, flow: &mut Flow) {
         let before = self.sleeps.load(Ordering::SeqCst);
         flow.heartbeat().await;
@@ -308,13 +310,13 @@ impl Scene {
         in_time("the heartbeat to be taken", taken).await;
     }
 
-    /// It stops next; says why.
+    /// Asserts that the client stops next; returns the reason.
     pub async fn stopped(mut self) -> Stopped {
         self.expect([disconnected()]).await;
         in_time("its end", self.client).await.expect("no panic")
     }
 
-    /// Whoever runs the client has had enough.
+    /// Drops the client's future.
     pub fn drop_the_client(&self) {
         self.client.abort();
     }
@@ -324,7 +326,7 @@ pub async fn in_time<T>(what: &str, coming: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, coming).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// A request that waits for its answer.
+/// A request that has no response yet.
 pub struct Call<S = TcpStream> {
     socket: S,
     head: String,
@@ -339,12 +341,12 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Call<S> {
         Self { socket, head: String::from_utf8(head).expect("plain text") }
     }
 
-    /// The path and query.
+    /// Path and query.
     pub fn path(&self) -> &str {
         self.head.split(' ').nth(1).expect("a request line")
     }
 
-    /// The cursor that was sent.
+    /// Cursor that was sent.
     pub fn cursor(&self) -> Option<&str> {
         let query = self.path().split_once('?')?.1;
         query.split('&').find_map(|parameter| parameter.strip_prefix("cursor="))
@@ -355,12 +357,12 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Call<S> {
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// Answers with an error.
+    /// Responds with an error.
     pub async fn refuse(self, status: u16, body: Value) {
         self.refuse_with(status, "", body).await;
     }
 
-    /// Answers with an error and more headers, each with its line end.
+    /// Responds with an error and additional headers, each with its line end.
     pub async fn refuse_with(mut self, status: u16, headers: &str, body: Value) {
         let body = body.to_string();
         let head = format!("HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n{headers}");
@@ -368,12 +370,12 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Call<S> {
         self.socket.write_all(answer.as_bytes()).await.expect("the client listens");
     }
 
-    /// Answers with a stream.
+    /// Responds with a stream.
     pub async fn open(self) -> Flow<S> {
         self.open_with("").await
     }
 
-    /// Answers with a stream and more headers, each with its line end.
+    /// Responds with a stream and additional headers, each with its line end.
     pub async fn open_with(mut self, headers: &str) -> Flow<S> {
         let key = self.header("sec-websocket-key").map(|key| derive_accept_key(key.as_bytes()));
         let head = match &key {
@@ -393,14 +395,14 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Call<S> {
     }
 }
 
-/// A stream that is open.
+/// An open stream.
 pub enum Flow<S = TcpStream> {
     Sse(S),
     WebSocket(Box<WebSocketStream<S>>),
 }
 
 impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Flow<S> {
-    /// Sends a message.
+    /// Sends a message event.
     pub async fn message(&mut self, cursor: &str) {
         self.event("messageEvent", cursor).await;
     }
@@ -442,20 +444,20 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Flow<S> {
         }
     }
 
-    /// Bytes of an event stream.
+    /// Sends bytes of an event stream.
     pub async fn raw(&mut self, text: &str) {
         let Self::Sse(socket) = self else { panic!("only an event stream has bytes of its own") };
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         socket.write_all(chunk.as_bytes()).await.expect("the client listens");
     }
 
-    /// A message of a WebSocket.
+    /// Sends a message on a WebSocket.
     pub async fn text(&mut self, text: &str) {
         let Self::WebSocket(socket) = self else { panic!("only a WebSocket has messages of its own") };
         socket.send(Message::text(text)).await.expect("the client listens");
     }
 
-    /// Comes to its end as it should.
+    /// Ends the stream normally.
     pub async fn end(self) {
         match self {
             Self::Sse(mut socket) => socket.write_all(b"0\r\n\r\n").await.expect("the client listens"),
@@ -470,13 +472,13 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Flow<S> {
         socket.send(Message::Close(Some(frame))).await.expect("the client listens");
     }
 
-    /// Breaks off in the middle of an event.
+    /// Breaks the connection in the middle of an event.
     pub async fn cut(self, cursor: &str) {
         let event = format!("id: {cursor}\nevent: messageEvent\ndata: {{\"cursor\":\"{cursor}\",\"pay");
         match self {
             mut this @ Self::Sse(_) => this.raw(&event).await,
             Self::WebSocket(mut socket) => {
-                // A frame of 100 bytes of which fewer come.
+                // A frame that announces 100 bytes and has fewer.
                 let socket = socket.get_mut();
                 socket.write_all(b"\x81\x64{\"type\":\"messageEvent\"").await.expect("the client listens");
                 socket.flush().await.expect("the client listens");
@@ -484,14 +486,14 @@ impl<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin> Flow<S> {
         }
     }
 
-    /// Waits until the client has gone.
+    /// Waits until the client has disconnected.
     pub async fn gone(self) {
         let mut socket = match self {
             Self::Sse(socket) => socket,
             Self::WebSocket(socket) => socket.into_inner(),
         };
         let mut rest = Vec::new();
-        // Whether it says goodbye or not.
+        // With or without a close frame.
         let _ = in_time("the client's end", socket.read_to_end(&mut rest)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The same through TLS.
+//! Following a room through TLS.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ async fn a_room_is_followed_through_tls_when_the_certificate_is_trusted() {
     for wire in WIRES {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        // The test takes the connections itself, so the scene has another door.
+        // The test accepts the connections itself, so the scene gets an unused listener.
         let unused = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let target =
             Target::new(&format!("https://localhost:{port}"), "shop", "lobby").expect("a good URL").on(wire);
@@ -45,7 +45,7 @@ async fn a_room_is_followed_through_tls_when_the_certificate_is_trusted() {
         flow.message("01A").await;
         scene.expect([disconnected(), connecting(), streaming(), event("01A"), stored("01A")]).await;
 
-        // The system does not trust it.
+        // The system does not trust the certificate.
         let unused = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let mut scene = Scene::follow(Setup::on(wire), unused, target);
         let (socket, _) = in_time("a connection", listener.accept()).await.expect("a connection");
