@@ -1,4 +1,4 @@
-//! Live readers, each of a stream of its own, driven by one thread that counts what they hear.
+//! Live readers, each of its own stream, driven by one thread that counts what they receive.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -7,23 +7,23 @@ use std::time::Duration;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
-/// Nothing comes for so long: the server hangs.
+/// Time without data after which the server counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Connections on which server-sent events come.
+/// Connections that receive server-sent events.
 pub struct Audience {
     poll: Poll,
     events: Events,
     sockets: Vec<TcpStream>,
     buffer: Vec<u8>,
     mark: u8,
-    /// How many marks have come, to all together.
+    /// Number of marks received by all connections.
     pub heard: usize,
 }
 
 impl Audience {
-    /// Begins to read these paths, from each what comes from now on. Messages are to consist of marks, a byte that comes
-    /// nowhere else.
+    /// Subscribes to each path from its tail. Messages must consist of marks, a byte that occurs nowhere
+    /// else.
     pub fn of(address: SocketAddr, paths: impl Iterator<Item = String>, mark: u8) -> io::Result<Self> {
         let (poll, mut sockets) = (Poll::new()?, Vec::new());
         for path in paths {
@@ -50,7 +50,7 @@ impl Audience {
         })
     }
 
-    /// Waits for more, and counts it.
+    /// Waits for data, and counts the marks in it.
     pub fn listen(&mut self) -> io::Result<()> {
         self.poll.poll(&mut self.events, Some(PATIENCE))?;
         if self.events.is_empty() {

@@ -1,4 +1,4 @@
-//! A way to listen to a server and to publish to those who do.
+//! A server and a protocol of live delivery: how to subscribe and how to publish.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Peer, Served};
 
-/// How deliveries come.
+/// Protocol of live delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// Server-sent events.
@@ -16,7 +16,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// The request that begins to listen at a path.
+    /// Request that subscribes to a path.
     pub fn request(self, address: SocketAddr, path: &str) -> String {
         let wire = match self {
             Self::Sse => "Accept: text/event-stream\r\n",
@@ -28,7 +28,7 @@ impl Wire {
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{wire}\r\n")
     }
 
-    /// The status of the answer that it begins with.
+    /// Status of a successful response.
     pub fn status(self) -> &'static str {
         match self {
             Self::Sse => "200",
@@ -37,17 +37,17 @@ impl Wire {
     }
 }
 
-/// A server and the wire on which it is listened to.
+/// A server and the protocol by which it is subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// The server.
     pub peer: Peer,
-    /// The wire.
+    /// The protocol.
     pub wire: Wire,
 }
 
 impl Channel {
-    /// All that are measured, ours first.
+    /// All combinations that are measured, tidings first.
     pub const ALL: [Self; 6] = [
         Self { peer: Peer::Tidings, wire: Wire::Sse },
         Self { peer: Peer::Tidings, wire: Wire::WebSocket },
@@ -57,7 +57,7 @@ impl Channel {
         Self { peer: Peer::Bun, wire: Wire::WebSocket },
     ];
 
-    /// As reports name it.
+    /// Name in reports.
     pub fn name(self) -> String {
         let wire = match self.wire {
             Wire::Sse => "SSE",
@@ -66,7 +66,7 @@ impl Channel {
         format!("{} {wire}", self.peer.name())
     }
 
-    /// Where a topic is listened to.
+    /// Path to subscribe to a topic.
     pub fn subscribe_path(self, topic: &str) -> String {
         match (self.peer.has_streams(), self.wire) {
             (true, Wire::Sse) => format!("/v1/stream/{topic}?offset=now&live=sse"),
@@ -75,17 +75,17 @@ impl Channel {
         }
     }
 
-    /// Where a topic is published to.
+    /// Path to publish to a topic.
     pub fn publish_path(self, topic: &str) -> String {
         if self.peer.has_streams() { format!("/v1/stream/{topic}") } else { format!("/publish/{topic}") }
     }
 
-    /// The request that begins to listen.
+    /// Request that subscribes to a topic.
     pub fn request(self, address: SocketAddr, topic: &str) -> String {
         self.wire.request(address, &self.subscribe_path(topic))
     }
 
-    /// Makes the topic exist, and sees whether the server can be listened to in this way. If not, says what it answered.
+    /// Creates the topic and tries to subscribe. The inner error says what the server answered instead.
     pub fn open(self, served: &Served, topic: &str) -> io::Result<Result<(), String>> {
         if self.peer.has_streams() {
             let path = self.publish_path(topic);
@@ -104,7 +104,7 @@ impl Channel {
     }
 }
 
-/// The status of the answer to one request on a connection of its own.
+/// Status of the response to one request on a new connection.
 pub fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;

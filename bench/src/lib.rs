@@ -1,5 +1,6 @@
-//! What the benchmarks share: how long things took, what a process used, the disk by itself; how a server is started
-//! ([`Peer`], [`Process`]), how requests are made of it ([`Load`]) and how it is listened to ([`Channel`], [`Audience`]).
+//! Shared parts of the benchmarks: durations ([`Times`]), resource usage ([`Usage`]), the raw disk ([`Raw`]),
+//! starting a server ([`Peer`], [`Process`]), sending requests ([`Load`]) and receiving live deliveries
+//! ([`Channel`], [`Audience`]).
 
 mod audience;
 mod channel;
@@ -27,12 +28,12 @@ pub use response::{Head, ReadError, Response};
 pub use stamp::{STAMP_BYTES, Stamps, stamped};
 pub use usage::{Usage, files_limit, open_files, socket_memory};
 
-/// How long each of many things took.
+/// Durations of repeated operations.
 #[derive(Debug, Default)]
 pub struct Times(Vec<Duration>);
 
 impl Times {
-    /// Runs something and keeps how long it took.
+    /// Runs a function and records its duration.
     pub fn time<R>(&mut self, run: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = run();
@@ -40,17 +41,17 @@ impl Times {
         result
     }
 
-    /// Adds one.
+    /// Adds a duration.
     pub fn add(&mut self, time: Duration) {
         self.0.push(time);
     }
 
-    /// How many there are.
+    /// Number of durations.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The time below which this share of them lies, in microseconds.
+    /// Quantile of the durations in microseconds; `share` is from 0 to 1.
     pub fn quantile(&mut self, share: f64) -> f64 {
         self.0.sort_unstable();
         let last = self.0.len().saturating_sub(1);
@@ -58,14 +59,14 @@ impl Times {
         self.0.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6)
     }
 
-    /// How many in a second, one after the other.
+    /// Operations per second if they ran one after the other.
     pub fn rate(&self) -> f64 {
         self.0.len() as f64 / self.0.iter().sum::<Duration>().as_secs_f64()
     }
 }
 
-/// Bytes that the device under a folder has written since it was started, by whomever. (What the kernel counts for a process
-/// is of no use: it counts whole folios, of which a few blocks are written.)
+/// Bytes that the device under a folder has written since boot, for all processes. (The kernel's counter of a
+/// process is useless here: it counts whole folios, of which only a few blocks are written.)
 pub fn device_bytes(folder: &std::path::Path) -> std::io::Result<f64> {
     let device = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(folder)?);
     let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));

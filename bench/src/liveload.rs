@@ -1,4 +1,4 @@
-//! The load generator `liveload`, which is a program of its own: how it is run, and what it says.
+//! Runs the external load generator `liveload`, and parses its output.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,28 +8,28 @@ use serde_json::Value;
 
 use crate::{Served, Wire};
 
-/// Seconds after which a run hangs.
+/// Seconds after which a run is aborted.
 const PATIENCE: &str = "100";
 
 /// The load generator.
 #[derive(Clone, Debug)]
 pub struct Liveload {
-    /// Where it is.
+    /// Path of the binary.
     pub binary: PathBuf,
 }
 
-/// Connections that were held open.
+/// Result of holding connections open.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// Those that were opened and not closed by the server.
+    /// Connections that were opened and not closed by the server.
     pub count: usize,
-    /// Of the server's memory, for each.
+    /// Server memory per connection, in KB.
     pub kilobytes: f64,
 }
 
 impl Liveload {
-    /// Opens so many connections to a path of the server and does what else is asked; gives what it printed. `{topic}` in the
-    /// path becomes the name of a topic.
+    /// Opens `subscribers` connections to a path of the server with further arguments, and returns the
+    /// output. `{topic}` in the path is replaced by the name of a topic.
     pub fn run(
         &self,
         served: &Served,
@@ -51,7 +51,8 @@ impl Liveload {
         Ok(if output.status.success() { out.into_owned() } else { format!("{out}{errors}") })
     }
 
-    /// What it says of deliveries to so many, if all of them could connect, or why there is nothing.
+    /// Parses the results of deliveries. Fails with a reason if there are none, or if not all subscribers
+    /// connected.
     pub fn deliveries(printed: &str, subscribers: usize) -> Result<Value, String> {
         let line =
             printed.lines().find_map(|line| line.strip_prefix("JSON ")).ok_or_else(|| gave_up(printed))?;
@@ -66,7 +67,7 @@ impl Liveload {
 }
 
 impl Held {
-    /// From what `liveload --hold` prints.
+    /// Parses the output of `liveload --hold`.
     pub fn parse(printed: &str) -> Result<Self, String> {
         let number_before = |line: &str, word: &str| -> Option<f64> {
             line.split_once(word)?.0.rsplit([' ', '(']).next()?.parse().ok()

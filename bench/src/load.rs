@@ -1,7 +1,7 @@
-//! Makes requests on many connections, one in flight on each, from one thread.
+//! HTTP client of the benchmarks: many connections with one request in flight on each, from one thread.
 //!
-//! It is to cost as little as a client can, so that the server is what is measured: no tasks, two system calls a request,
-//! and one more for as many answers as have come.
+//! It costs as little CPU as possible, so that the server is what is measured: no tasks, two system calls per
+//! request, and one more for all responses that have arrived.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -12,44 +12,44 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::{Head, Response, Times};
 
-/// Nothing comes for so long: the server hangs.
+/// Time without data after which the server counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is asked on the connections.
+/// The requests of a benchmark.
 pub trait Work {
-    /// Writes the next request of a connection, or has no more for it.
+    /// Writes the next request of a connection; returns `false` if there are no more.
     fn request(&mut self, connection: usize, into: &mut Vec<u8>) -> bool;
 
-    /// Looks at an answer.
+    /// Checks a response.
     fn answer(&mut self, connection: usize, head: &Head) -> Done;
 }
 
-/// What an answer means for the operation that its request belongs to.
+/// Result of a response for the operation that its request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// It is complete.
+    /// The operation is complete.
     Whole,
-    /// It needs another request.
+    /// The operation needs another request.
     Part,
-    /// It did not succeed.
+    /// The operation failed.
     Failed,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// How long each operation took that succeeded.
+    /// Durations of the operations that succeeded.
     pub times: Times,
-    /// How many did not.
+    /// Number of operations that failed.
     pub failed: usize,
-    /// Bytes of bodies that came.
+    /// Bytes of response bodies.
     pub bytes: usize,
-    /// From the first request to the last answer.
+    /// Time from the first request to the last response.
     pub elapsed: Duration,
 }
 
 impl Outcome {
-    /// Operations in a second.
+    /// Operations per second.
     pub fn rate(&self) -> f64 {
         self.times.count() as f64 / self.elapsed.as_secs_f64()
     }
@@ -70,7 +70,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Opens them.
+    /// Opens the connections.
     pub fn connect(address: SocketAddr, count: usize) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(count);
@@ -85,8 +85,8 @@ impl Load {
         Ok(Self { poll, connections, request: Vec::new(), buffer: vec![0; 256 << 10] })
     }
 
-    /// Works until the time is over, if one is given, or until there is no more to do; and until all that was asked is
-    /// answered.
+    /// Runs for a duration, if one is given, or until there are no more requests; then waits for all
+    /// responses.
     pub fn run(&mut self, work: &mut impl Work, lasting: Option<Duration>) -> io::Result<Outcome> {
         let (start, mut outcome) = (Instant::now(), Outcome::default());
         let mut in_flight = 0;
@@ -108,7 +108,7 @@ impl Load {
                 }
                 let part = self.settle(index, work, &mut outcome) == Done::Part;
                 in_flight -= 1;
-                // What was begun is completed, or the last operations would count for nothing.
+                // Operations that were started are completed, or their requests would count for nothing.
                 if part || !over {
                     in_flight += usize::from(self.ask(index, work)?);
                 }
@@ -130,7 +130,7 @@ impl Load {
         Ok(true)
     }
 
-    /// Whether the answer is complete.
+    /// Reads from a connection; returns whether the response is complete.
     fn read(&mut self, index: usize) -> io::Result<bool> {
         let connection = &mut self.connections[index];
         if connection.begun.is_none() {
@@ -144,11 +144,11 @@ impl Load {
                 Err(error) => return Err(error),
             };
             let fed = connection.response.feed(&self.buffer[..count]);
-            fed.map_err(|error| io::Error::other(format!("an answer cannot be read: {error:?}")))?;
+            fed.map_err(|error| io::Error::other(format!("cannot read a response: {error:?}")))?;
             if connection.response.is_complete() {
                 return Ok(true);
             }
-            // A short read has emptied the socket, and what comes later is a new event.
+            // A short read has emptied the socket; later data is a new event.
             if count < self.buffer.len() {
                 return Ok(false);
             }

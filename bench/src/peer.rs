@@ -10,37 +10,38 @@ use crate::Process;
 /// A server that a benchmark can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// Ours, with its embedded store.
+    /// tidings with its embedded store.
     Tidings,
     /// The Rust server of the protocol's authors, with its write-ahead log.
     OfficialRust,
-    /// The Node server of the protocol's authors. It keeps everything in memory; nothing it acknowledges is durable.
+    /// The Node server of the protocol's authors. It keeps everything in memory; nothing it acknowledges is
+    /// durable.
     OfficialNode,
     /// nginx with the Nchan module. It keeps the latest messages in memory.
     Nchan,
-    /// Bun's own publish to WebSockets. It keeps nothing.
+    /// Bun's built-in publish to WebSockets. It stores nothing.
     Bun,
 }
 
-/// Where things are.
+/// Paths and cores of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The folder of the tree.
+    /// Root of the repository.
     pub root: PathBuf,
-    /// Where servers have their data; on the disk that is measured.
+    /// Folder for servers' data, on the disk that is measured.
     pub data: PathBuf,
-    /// The cores that servers are kept on, if any.
+    /// Cores that servers are pinned to; `None` for all.
     pub cores: Option<String>,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Served {
     /// Its process.
     pub process: Process,
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// Its data, which goes with it.
+    /// Folder of its data; removed when this is dropped.
     pub data: PathBuf,
 }
 
@@ -51,7 +52,7 @@ impl Drop for Served {
 }
 
 impl Peer {
-    /// As reports name it.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tidings => "tidings",
@@ -62,12 +63,12 @@ impl Peer {
         }
     }
 
-    /// Whether it speaks the Durable Streams protocol.
+    /// Whether it implements the Durable Streams protocol.
     pub fn has_streams(self) -> bool {
         matches!(self, Self::Tidings | Self::OfficialRust | Self::OfficialNode)
     }
 
-    /// Starts it, with nothing in it.
+    /// Starts it with an empty store.
     pub fn start(self, setup: &Setup) -> io::Result<Served> {
         let label: String = self.name().chars().filter(char::is_ascii_alphanumeric).collect();
         let data = setup.data.join(&label);
@@ -119,7 +120,7 @@ impl Peer {
     }
 }
 
-/// An address of this machine on which nobody listens.
+/// A free port on the loopback address.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }

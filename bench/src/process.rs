@@ -1,4 +1,4 @@
-//! A server that is measured: started on a core, waited for, watched, ended.
+//! The process of a server under test: starts it on given cores, waits for it, measures it, stops it.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::Usage;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server's process. It ends when this goes.
+/// A server's process. Stopped when dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -20,8 +20,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program, on these cores if any are named, and waits until it takes connections. What it prints goes to a
-    /// file.
+    /// Starts a program, on the given cores if any, and waits until it accepts connections. Its output goes
+    /// to a file.
     pub fn start(
         command: &Command,
         cores: Option<&str>,
@@ -30,7 +30,7 @@ impl Process {
     ) -> io::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let output = File::create(log)?;
-        // It ends with us even if we are killed.
+        // The server must end with this process even if this is killed.
         let mut wrapped = Command::new("setpriv");
         wrapped.args(["--pdeathsig", "TERM"]);
         if let Some(cores) = cores {
@@ -64,12 +64,12 @@ impl Process {
         Ok(())
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it and its descendants have used so far.
+    /// Resources used so far by it and its descendants.
     pub fn usage(&self) -> Usage {
         Usage::of(self.pid())
     }
@@ -77,7 +77,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Asked first: a server of several processes takes the others with it.
+        // Send SIGTERM first: a server of several processes stops the others.
         let _ = Command::new("kill").arg(self.pid().to_string()).stderr(Stdio::null()).status();
         let start = Instant::now();
         while start.elapsed() < STOP_TIMEOUT {
@@ -96,7 +96,7 @@ impl Drop for Process {
 pub struct Profile(Option<Child>);
 
 impl Profile {
-    /// Begins to record, after a while.
+    /// Starts recording after a delay.
     pub fn of(process: &Process, after: Duration, lasting: Duration) -> io::Result<Self> {
         let Some(file) = std::env::var_os("BENCH_PROFILE") else { return Ok(Self(None)) };
         let script = "sleep \"$1\"; exec perf record -q -F 999 -o \"$2\" -p \"$3\" -- sleep \"$4\"";
@@ -118,10 +118,14 @@ impl Drop for Profile {
     }
 }
 
-/// Keeps this process, and what it starts from now on, on these cores.
+/// Pins this process, and those that it starts from now on, to cores.
 pub fn pin_to(cores: &str) -> io::Result<()> {
     let own = std::process::id().to_string();
     let status =
         Command::new("taskset").args(["-a", "-c", "-p", cores, &own]).stdout(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("no cores {cores}"))) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("cannot pin this process to cores {cores}")))
+    }
 }

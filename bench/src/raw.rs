@@ -1,4 +1,4 @@
-//! The disk by itself: what an append that waits for a sync is set beside.
+//! Sync latency of the raw disk, to compare appends with.
 
 use std::fs::File;
 use std::io;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use crate::Times;
 
-/// Overwriting a file that has its blocks, synced each time.
+/// Results of overwriting an allocated file with a sync after each write.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw {
-    /// The middle time of 4 KiB, in microseconds.
+    /// Median time of a 4 KiB write, in microseconds.
     pub p50: f64,
-    /// The time that one in a hundred of them exceeds, in microseconds.
+    /// 99th percentile of a 4 KiB write, in microseconds.
     pub p99: f64,
-    /// How many 4 KiB in a second.
+    /// 4 KiB writes per second.
     pub rate: f64,
-    /// How many 64 KiB in a second.
+    /// 64 KiB writes per second.
     pub rate_64k: f64,
 }
 
 impl Raw {
-    /// Measures the disk under a folder, so long for each of the two sizes.
+    /// Measures the disk under a folder, for the duration `each` per size.
     pub fn measure(folder: &Path, each: Duration) -> io::Result<Self> {
         let path = folder.join("raw");
         let file = File::create(&path)?;
@@ -39,7 +39,7 @@ impl Raw {
         })
     }
 
-    /// Prints it, for the head of a report.
+    /// Prints the results for the head of a report.
     pub fn print(&self) {
         println!(
             "- raw overwrite + fdatasync, 4 KiB: p50 {:.0} us, p99 {:.0} us, {:.0}/s",

@@ -1,11 +1,11 @@
-//! How figures are printed.
+//! Formatting of results.
 
-/// One line of a report: what was measured, beside what it was meant to be.
+/// Prints one row of a report: a measured value beside its goal.
 pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
     println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
 }
 
-/// A number as people read it: 100,000.
+/// A number with thousands separators: 100,000.
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -18,7 +18,7 @@ pub fn grouped(number: usize) -> String {
     text
 }
 
-/// How many times theirs is ours; nothing if one of them is not there.
+/// Ratio of `ours` to `theirs`; empty if one of them is missing.
 pub fn ratio(ours: Option<f64>, theirs: Option<f64>) -> String {
     match (ours, theirs) {
         (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}x", ours / theirs),

@@ -1,49 +1,49 @@
-//! Reads answers of HTTP/1.1 without keeping their bodies.
+//! Parser for HTTP/1.1 responses that does not keep bodies.
 
 use memchr::memmem;
 
-/// Why an answer cannot be read.
+/// Why a response cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// It is not HTTP/1.1, or not of a kind that is understood here.
+    /// Not HTTP/1.1, or a feature that is not supported here.
     Malformed,
-    /// It neither says how long it is nor comes in chunks.
+    /// Neither a length nor chunked encoding.
     Endless,
 }
 
-/// What the head of an answer says, as far as a benchmark asks.
+/// The parts of a response's head that benchmarks need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// `Stream-Next-Offset`.
+    /// Value of `Stream-Next-Offset`.
     pub next_offset: Option<String>,
-    /// `Stream-Up-To-Date` is there.
+    /// Whether `Stream-Up-To-Date` is present.
     pub up_to_date: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ParseState {
     Head,
-    /// So many bytes are to come.
+    /// In a body with the given number of bytes left.
     Body(usize),
     ChunkSize,
-    /// So many bytes are to come, with the line end behind them.
+    /// In a chunk with the given number of bytes left, including its line end.
     Chunk(usize),
-    /// Behind the last chunk.
+    /// After the last chunk.
     Trailer,
     End,
 }
 
-/// One answer that is being read.
+/// A response that is being read.
 #[derive(Debug)]
 pub struct Response {
-    /// What its head said.
+    /// Head of the response.
     pub head: Head,
-    /// Bytes of its body so far.
+    /// Bytes of the body so far.
     pub body_bytes: usize,
     state: ParseState,
-    /// The beginning of a head or of a line whose end has not come.
+    /// Incomplete head or line.
     held: Vec<u8>,
 }
 
@@ -54,19 +54,19 @@ impl Default for Response {
 }
 
 impl Response {
-    /// Ready for the next one.
+    /// Resets the parser for the next response.
     pub fn clear(&mut self) {
         self.body_bytes = 0;
         self.state = ParseState::Head;
         self.held.clear();
     }
 
-    /// Whether it has come to its end.
+    /// Whether the response is complete.
     pub fn is_complete(&self) -> bool {
         self.state == ParseState::End
     }
 
-    /// Takes what has come.
+    /// Parses received bytes.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), ReadError> {
         while !bytes.is_empty() && self.state != ParseState::End {
             bytes = match self.state {
@@ -130,7 +130,7 @@ impl Response {
         Ok(&bytes[end + 1..])
     }
 
-    /// Takes what matters from the head and says what comes behind it.
+    /// Parses the head, and returns the state that follows it.
     fn parse(&mut self, head: &[u8]) -> Result<ParseState, ReadError> {
         let status = head.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         self.head.status = status.and_then(|status| status.parse().ok()).ok_or(ReadError::Malformed)?;
@@ -160,7 +160,7 @@ impl Response {
     }
 }
 
-/// The value of the header that a line begins with, if it is this one.
+/// Value of the header on a line if it has this name.
 fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a str> {
     if !line.get(..name.len())?.eq_ignore_ascii_case(name) {
         return None;

@@ -1,29 +1,29 @@
-//! Messages that say when they were sent, whatever they are wrapped in on their way.
+//! Messages that contain the time at which they were sent, and are found whatever they are wrapped in.
 
 use std::time::{Duration, Instant};
 
 use memchr::memchr;
 
-/// A mark, the nanoseconds in 16 digits, a mark.
+/// Bytes of a stamp: a mark, nanoseconds in 16 digits, a mark.
 pub const STAMP_BYTES: usize = 18;
 
 const MARK: u8 = b'@';
 
-/// A message of so many bytes, sent so long after the beginning. It is text, on one line.
+/// A message of `bytes` bytes that was sent `sent` after the beginning. Text on one line.
 pub fn stamped(sent: Duration, bytes: usize) -> String {
     let mut message = format!("@{:016}@", sent.as_nanos());
     message.extend(std::iter::repeat_n('x', bytes.saturating_sub(STAMP_BYTES)));
     message
 }
 
-/// Finds the messages in what a connection brings, however it is cut.
+/// Finds stamps in received bytes, across reads.
 #[derive(Debug, Default)]
 pub struct Stamps {
     held: Vec<u8>,
 }
 
 impl Stamps {
-    /// Tells how long each message took that has come with these bytes.
+    /// Calls `took` with the latency of each message that is complete with these bytes.
     pub fn feed(&mut self, bytes: &[u8], began: Instant, mut took: impl FnMut(Duration)) {
         let now = began.elapsed();
         self.held.extend_from_slice(bytes);

@@ -1,28 +1,28 @@
-//! What processes have used, as the kernel tells it.
+//! Resource usage of processes, read from `/proc`.
 
 use std::fs;
 
-/// Ticks of the kernel's accounts in a second. It is the same on every Linux that runs this.
+/// Clock ticks per second in `/proc`; the same on every Linux that this runs on.
 const TICKS: f64 = 100.0;
-/// Bytes of a page, in which the kernel counts what sockets hold.
+/// Bytes of a page, the unit of the kernel's socket memory.
 const PAGE: f64 = 4096.0;
 
-/// What a process, or several, have used so far.
+/// Resources used so far by one or several processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Seconds of processor time.
+    /// CPU time in seconds.
     pub cpu: f64,
-    /// Bytes of memory.
+    /// Resident memory in bytes.
     pub resident: f64,
 }
 
 impl Usage {
-    /// Of this process.
+    /// Usage of this process.
     pub fn now() -> Self {
         Self::of_one("self")
     }
 
-    /// Of a process and all its descendants.
+    /// Usage of a process and all its descendants.
     pub fn of(pid: u32) -> Self {
         family(pid).iter().fold(Self::default(), |sum, pid| {
             let one = Self::of_one(&pid.to_string());
@@ -30,12 +30,12 @@ impl Usage {
         })
     }
 
-    /// Forgets the peak of this process's memory: it counts anew from what is resident now.
+    /// Resets the memory peak of this process to its current resident memory.
     pub fn forget_peak() -> std::io::Result<()> {
         fs::write("/proc/self/clear_refs", "5")
     }
 
-    /// Bytes of memory that this process had at its peak.
+    /// Peak resident memory of this process in bytes.
     pub fn peak() -> f64 {
         field(&fs::read_to_string("/proc/self/status").unwrap_or_default(), "VmHWM:") * 1024.0
     }
@@ -68,18 +68,18 @@ fn family(pid: u32) -> Vec<u32> {
     all
 }
 
-/// How many files this process, and what it starts, may have open.
+/// Limit of open files for this process and those that it starts.
 pub fn files_limit() -> usize {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     field(&limits, "Max open files") as usize
 }
 
-/// How many files a process has open, connections among them.
+/// Number of open files of a process, connections included.
 pub fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, |files| files.count())
 }
 
-/// Bytes that the kernel holds for all TCP sockets of the machine. They are in no process's memory.
+/// Bytes that the kernel holds for all TCP sockets of the machine. They count in no process's memory.
 pub fn socket_memory() -> f64 {
     let sockets = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let tcp = sockets.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Live delivery and idle connections, beside other servers, driven by the load generator `liveload`. The server has core
-//! 0, the load generator core 1. Prints tables in Markdown.
+//! Benchmark of live delivery and idle connections, compared with other servers, driven by the load generator
+//! `liveload`. The server runs on core 0, the load generator on core 1. Prints tables in Markdown.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -12,40 +12,40 @@ use tidings_bench::{files_limit, grouped, pin_to, ratio};
 
 type Failed = Box<dyn Error>;
 
-/// What `liveload` calls its first topic.
+/// Name of the first topic of `liveload`.
 const TOPIC: &str = "t0";
 const SUBSCRIBERS: [usize; 2] = [500, 2_000];
 const IDLE: usize = 10_000;
-/// Files that a process needs beside one for each connection.
+/// Files that a process needs in addition to one per connection.
 const FILES_TO_SPARE: usize = 1_000;
-/// Seconds to connect, to settle and to warm up, before it is measured.
+/// Seconds to connect, settle and warm up before the measurement.
 const BEFORE: f64 = 2.5;
 
-/// Live delivery beside other servers.
+/// Live delivery compared with other servers.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The load generator.
+    /// Path of the load generator.
     #[arg(long, env = "LIVELOAD_BINARY", default_value = "target/liveload/release/liveload")]
     liveload: PathBuf,
-    /// Seconds that each row is measured.
+    /// Seconds to measure each row.
     #[arg(long, env = "SECS", default_value_t = 4.0)]
     secs: f64,
-    /// Only rows whose name has this in it, such as "500 subscribers, window 1, tidings".
+    /// Run only rows whose name contains this, such as "500 subscribers, window 1, tidings".
     #[arg(long, env = "ONLY", default_value = "")]
     only: String,
-    /// Only tidings.
+    /// Measure only tidings.
     #[arg(long)]
     alone: bool,
-    /// The folder of the tree.
+    /// Root of the repository.
     #[arg(long, default_value = ".")]
     root: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// So many messages that not everybody has yet.
+    /// Closed loop with this many messages in flight.
     Window(u32),
-    /// So many messages a second, whatever happens.
+    /// Fixed rate of messages per second.
     Rate(u32),
 }
 
@@ -59,12 +59,14 @@ impl Pace {
         }
     }
 
-    /// With many in flight the publisher must not be the limit: HTTP needs a connection for each, a WebSocket is one, and
-    /// the reader looks at all its sockets in turn.
+    /// Arguments of `liveload`. With many messages in flight the publisher must not be the bottleneck: HTTP
+    /// uses a connection for each, a WebSocket is one connection, and the reader polls all its sockets in
+    /// turn.
     fn arguments(self, channel: Channel, served: &Served) -> Vec<String> {
         let (address, path) = (served.address, channel.publish_path("{topic}"));
         let many = matches!(self, Self::Window(window) if window > 1);
-        // Not Nchan: it forgets what is under way when a publisher's WebSocket ends, and that counts as lost.
+        // Not Nchan: it drops messages in flight when a publisher's WebSocket ends, and they would count as
+        // lost.
         let by_socket = channel.peer == Peer::Bun;
         let mut all = match self {
             Self::Window(window) => vec!["--window".to_owned(), window.to_string()],
@@ -96,7 +98,7 @@ struct Bench {
     setup: Setup,
 }
 
-/// What a run gave, or why it gave nothing.
+/// Result of a run, or why there is none.
 type Measured<T> = Result<T, String>;
 
 fn main() -> Result<(), Failed> {
@@ -218,7 +220,7 @@ impl Bench {
     }
 }
 
-/// A figure of ours on a wire, if it was measured.
+/// Figure of tidings on a protocol, if it was measured.
 fn ours<T>(rows: &[(Channel, Measured<T>)], wire: Wire, figure: impl Fn(&T) -> Option<f64>) -> Option<f64> {
     let wanted = Channel { peer: Peer::Tidings, wire };
     rows.iter()
@@ -241,12 +243,12 @@ fn print_fan_out(subscribers: usize, pace: Pace, rows: &[(Channel, Measured<Valu
         };
         let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
         let theirs = (channel.peer != Peer::Tidings).then(|| number("deliv_per_cpu_s"));
-        // Between our own wires the ratio says what one costs beside the other.
+        // For our own rows the ratio compares the two protocols.
         let (sse, socket) = match (channel.peer, channel.wire) {
             (Peer::Tidings, Wire::WebSocket) => (ratio(sse, socket), String::new()),
             _ => (ratio(sse, theirs), ratio(socket, theirs)),
         };
-        // None of what was published in the time has come in it: the server is that far behind.
+        // Nothing that was published in the measured time arrived within it: the server lags that far behind.
         let latency = match (number("p50_ms"), number("p99_ms")) {
             (p50, p99) if p50 > 0.0 => format!("{p50:.1} / {p99:.1}"),
             _ => "none in time".to_owned(),

@@ -1,8 +1,9 @@
-//! Rooms beside nginx with Nchan: fan-out in one room and in many, idle connections, and the way back after many missed
-//! events. The server has core 0, the client core 1. Prints tables in Markdown.
+//! Benchmark of rooms compared with nginx and Nchan: fan-out in one room and in many, idle connections, and
+//! catch-up after many missed events. The server runs on core 0, the client on core 1. Prints tables in
+//! Markdown.
 //!
-//! Both carry the same events: what a reader of Nchan gets is what a reader of tidings gets, cursor and all. But the events
-//! of tidings are on the disk when they are answered, and those of Nchan are in memory.
+//! Both deliver the same events, cursors included. But tidings has synced an event to disk when it answers,
+//! while Nchan holds it in memory.
 
 use std::error::Error;
 use std::io;
@@ -21,7 +22,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
 type Failed = Box<dyn Error>;
-/// What a run gave, or why it gave nothing.
+/// Result of a run, or why there is none.
 type Measured<T> = Result<T, String>;
 
 const CHANNELS: [Channel; 4] = [
@@ -30,63 +31,65 @@ const CHANNELS: [Channel; 4] = [
     Channel { peer: Peer::Nchan, wire: Wire::Sse },
     Channel { peer: Peer::Nchan, wire: Wire::WebSocket },
 ];
-/// What `liveload` calls its first topic.
+/// Name of the first topic of `liveload`.
 const ROOM: &str = "t0";
-/// Bytes of what a message says, without what is around it.
+/// Bytes of a message's text, without its envelope.
 const MESSAGE_BYTES: usize = 100;
 const EVENTS_PER_REQUEST: usize = 1000;
 const PUBLISHERS: usize = 32;
-/// How many come back at the same time.
+/// Numbers of readers that catch up at the same time.
 const RETURNING: [usize; 2] = [1, 10];
-/// Files that a process needs beside one for each connection.
+/// Files that a process needs in addition to one per connection.
 const FILES_TO_SPARE: usize = 1_000;
-/// Seconds to connect, to settle and to warm up, before it is measured.
+/// Seconds to connect, settle and warm up before the measurement.
 const BEFORE: f64 = 2.5;
-/// What was missed has not come for so long: it does not.
+/// Time without missed events after which a run fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A client of tidings' WebSocket may say first where to resume, for a second. Saying anything else ends that.
-const FIRST_WORDS: &str = r#"{"type":"ping"}"#;
+/// First message on a WebSocket. tidings waits up to a second for a client to send its cursor; any message
+/// ends the wait.
+const FIRST_MESSAGE: &str = r#"{"type":"ping"}"#;
 
-/// Rooms beside nginx with Nchan.
+/// Rooms compared with nginx and Nchan.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The load generator.
+    /// Path of the load generator.
     #[arg(long, env = "LIVELOAD_BINARY", default_value = "target/liveload/release/liveload")]
     liveload: PathBuf,
-    /// Seconds that each row is measured.
+    /// Seconds to measure each row.
     #[arg(long, env = "SECS", default_value_t = 4.0)]
     secs: f64,
-    /// Only rows whose name has this in it, such as "500 readers, window 1, tidings", "rooms", "idle" or "missed".
+    /// Run only rows whose name contains this, such as "500 readers, window 1, tidings", "rooms", "idle" or
+    /// "missed".
     #[arg(long, env = "ONLY", default_value = "")]
     only: String,
-    /// Only tidings.
+    /// Measure only tidings.
     #[arg(long)]
     alone: bool,
     /// Readers of one room.
     #[arg(long, env = "READERS", value_delimiter = ',', default_values_t = [500, 2_000])]
     readers: Vec<usize>,
-    /// Rooms, when there are many.
+    /// Number of rooms in the benchmark of many.
     #[arg(long, env = "ROOMS", default_value_t = 1_000)]
     rooms: usize,
-    /// Readers of each of them.
+    /// Readers of each room in the benchmark of many.
     #[arg(long, env = "READERS_PER_ROOM", default_value_t = 10)]
     readers_per_room: usize,
-    /// Connections that are held.
+    /// Idle connections to hold.
     #[arg(long, env = "IDLE", default_value_t = 10_000)]
     idle: usize,
     /// Events that a reader has missed.
     #[arg(long, env = "MISSED", default_value_t = 50_000)]
     missed: usize,
-    /// The folder of the tree.
+    /// Root of the repository.
     #[arg(long, default_value = ".")]
     root: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// So many events that not everybody has yet.
+    /// Closed loop with this many events in flight.
     Window(u32),
-    /// So many events a second, whatever happens.
+    /// Fixed rate of events per second.
     Rate(u32),
 }
 
@@ -106,7 +109,7 @@ impl Pace {
     }
 }
 
-/// Where events are written to, and what is written: `{topic}` and `{payload}` stand for the room and what it says.
+/// Path and body to publish with; `{topic}` and `{payload}` are replaced by room and text.
 fn publishing(peer: Peer) -> (&'static str, String) {
     let payload = r#"{"messageView":{"text":"{payload}"}}"#;
     match peer {
@@ -122,7 +125,7 @@ fn publishing(peer: Peer) -> (&'static str, String) {
     }
 }
 
-/// Where events are read from.
+/// Path to subscribe to.
 fn subscribing(peer: Peer) -> &'static str {
     match peer {
         Peer::Tidings => "/v1/bench/rooms/{topic}/events",
@@ -134,11 +137,11 @@ struct Bench {
     arguments: Arguments,
     setup: Setup,
     runtime: tokio::runtime::Runtime,
-    /// What is aimed at, and whether it was reached.
+    /// Rows that have a goal: name, our rate, and the rate to reach.
     aims: Vec<(String, f64, f64)>,
 }
 
-/// Who is measured: readers of rooms at a pace.
+/// Number of rooms and readers, and the pace of publishing.
 #[derive(Clone, Copy, Debug)]
 struct Crowd {
     rooms: usize,
@@ -184,7 +187,7 @@ impl Bench {
         CHANNELS.into_iter().filter(ours).filter(wanted).collect()
     }
 
-    /// Starts a server that has these rooms, and sees whether one can be followed.
+    /// Starts a server with these rooms, and checks that one can be subscribed to.
     fn start(&self, channel: Channel, rooms: usize) -> Result<Measured<Served>, Failed> {
         let served = channel.peer.start(&self.setup)?;
         if channel.peer == Peer::Tidings {
@@ -232,7 +235,7 @@ impl Bench {
         Ok(())
     }
 
-    /// As many connections as that, or as many as there may be files.
+    /// The number of connections, limited by the number of open files.
     fn most(&self, connections: usize) -> usize {
         connections.min(files_limit().saturating_sub(FILES_TO_SPARE))
     }
@@ -259,7 +262,7 @@ impl Bench {
         if crowd.pace.is_many() {
             add(&["--pub-conns", &PUBLISHERS.to_string()]);
         }
-        // Looking at all sockets in turn pays when most of them have something.
+        // Polling all sockets in turn pays off when most of them have data.
         if crowd.pace.is_many() && crowd.rooms == 1 {
             add(&["--reader", "sweep", "--sweep-us", "500"]);
         }
@@ -276,7 +279,7 @@ impl Bench {
         mut more: Vec<String>,
     ) -> Result<String, Failed> {
         if channel == CHANNELS[1] {
-            more.extend(["--sub-msg", FIRST_WORDS].map(str::to_owned));
+            more.extend(["--sub-msg", FIRST_MESSAGE].map(str::to_owned));
         }
         let liveload = Liveload { binary: self.arguments.liveload.clone() };
         Ok(liveload.run(served, channel.wire, subscribing(channel.peer), readers, &more)?)
@@ -299,7 +302,8 @@ impl Bench {
                     "| {name} | {connections} | {} | {:.1} KB | {} |",
                     grouped(held.count),
                     held.kilobytes,
-                    // So few that they fit into what the server had anyway take nothing, and not less.
+                    // Few connections may fit into memory that the server had already; the difference then
+                    // counts as zero.
                     beside(&rows, *channel, |held: &Held| held.kilobytes.max(0.0)),
                 ),
             }
@@ -378,7 +382,7 @@ impl Bench {
         Ok(Ok(Back { events: missed * readers, elapsed, cpu: after - before }))
     }
 
-    /// Keeps what a closed loop says of the aim: at least as many deliveries in a second.
+    /// Records the goal of a closed loop: at least as many deliveries per second as Nchan.
     fn aim(&mut self, crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
         let rate = |channel| figure(rows, channel, |row: &Value| row["deliv_s"].as_f64().unwrap_or(0.0));
         for (ours, theirs) in [(CHANNELS[0], CHANNELS[2]), (CHANNELS[1], CHANNELS[3])] {
@@ -400,12 +404,12 @@ impl Bench {
     }
 }
 
-/// How long it took to get what was missed.
+/// Result of catching up.
 struct Back {
-    /// By all readers together.
+    /// Events received by all readers together.
     events: usize,
     elapsed: f64,
-    /// Seconds of the server's processor time.
+    /// CPU time of the server in seconds.
     cpu: f64,
 }
 
@@ -415,7 +419,7 @@ impl Back {
     }
 }
 
-/// Requests that are made one after the other, each once, on whichever connection is free.
+/// Requests produced by a function, each sent once on any free connection.
 struct Requests<F> {
     make: F,
     next: usize,
@@ -444,7 +448,7 @@ fn request(path: &str, body: &str) -> String {
     )
 }
 
-/// Makes so many requests; how many of them failed.
+/// Sends `count` requests; returns how many failed.
 fn send(
     served: &Served,
     connections: usize,
@@ -455,7 +459,7 @@ fn send(
     Ok(load.run(&mut Requests { make, next: 0, end: count }, None)?.failed)
 }
 
-/// Writes events, in order, as many at a time as the server takes; how many requests failed.
+/// Writes events in order, in batches as large as the server accepts; returns how many requests failed.
 fn write(served: &Served, peer: Peer, events: usize) -> io::Result<usize> {
     let (path, body) = publishing(peer);
     let (path, body) = (path.replace("{topic}", ROOM), body.replace("{topic}", ROOM));
@@ -469,7 +473,7 @@ fn write(served: &Served, peer: Peer, events: usize) -> io::Result<usize> {
     })
 }
 
-/// Reads from a path until so many events have come.
+/// Reads from a path until all events have arrived.
 async fn read(
     channel: Channel,
     address: std::net::SocketAddr,
@@ -479,9 +483,9 @@ async fn read(
     let mut socket = TcpStream::connect(address).await?;
     socket.write_all(channel.wire.request(address, &path).as_bytes()).await?;
     if channel == CHANNELS[1] {
-        // A text frame whose mask changes nothing.
-        let mut frame = vec![0x81, 0x80 | FIRST_WORDS.len() as u8, 0, 0, 0, 0];
-        frame.extend_from_slice(FIRST_WORDS.as_bytes());
+        // A text frame with a mask of zeros.
+        let mut frame = vec![0x81, 0x80 | FIRST_MESSAGE.len() as u8, 0, 0, 0, 0];
+        frame.extend_from_slice(FIRST_MESSAGE.as_bytes());
         socket.write_all(&frame).await?;
     }
     let (mut stamps, mut came, began) = (Stamps::default(), 0, Instant::now());
@@ -489,9 +493,13 @@ async fn read(
     while came < events {
         let count = timeout(PATIENCE, socket.read(&mut buffer)).await;
         match count {
-            Ok(Ok(0)) => return Err(io::Error::other(format!("hung up after {came} events"))),
+            Ok(Ok(0)) => {
+                return Err(io::Error::other(format!(
+                    "the server closed the connection after {came} events"
+                )));
+            }
             Ok(count) => stamps.feed(&buffer[..count?], began, |_| came += 1),
-            Err(_) => return Err(io::Error::other(format!("only {came} of {events} events came"))),
+            Err(_) => return Err(io::Error::other(format!("only {came} of {events} events arrived"))),
         }
     }
     Ok(())
@@ -502,7 +510,7 @@ fn figure<T>(rows: &[(Channel, Measured<T>)], wanted: Channel, of: impl Fn(&T) -
     row.1.as_ref().ok().map(of)
 }
 
-/// How many times another server's figure ours is, on the same wire.
+/// Ratio of our figure to another server's, on the same protocol.
 fn beside<T>(rows: &[(Channel, Measured<T>)], channel: Channel, of: impl Fn(&T) -> f64) -> String {
     if channel.peer == Peer::Tidings {
         return String::new();
@@ -528,12 +536,12 @@ fn print_fan_out(crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
             }
         };
         let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
-        // None of what was published in the time has come in it: the server is that far behind.
+        // Nothing that was published in the measured time arrived within it: the server lags that far behind.
         let latency = match (number("p50_ms"), number("p99_ms")) {
             (p50, p99) if p50 > 0.0 => format!("{p50:.1} / {p99:.1}"),
             _ => "none in time".to_owned(),
         };
-        // Several connections that publish have no order among them.
+        // Several publishing connections have no order among them.
         let order = if crowd.pace.is_many() { String::new() } else { grouped(number("disorder") as usize) };
         let of =
             |name: &'static str| beside(rows, *channel, move |row: &Value| row[name].as_f64().unwrap_or(0.0));

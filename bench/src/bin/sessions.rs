@@ -1,6 +1,6 @@
-//! Publishing to sessions over HTTP: how many deliveries a second are durable, what each writes to the disk, and how long a
-//! publish takes; beside the naive way, an append to each of as many plain streams. Then what it takes that a live reader of
-//! each of 1,000 sessions hears them. Prints tables in Markdown.
+//! Benchmark of publishing to sessions over HTTP: durable deliveries per second, bytes written to the device
+//! per delivery, and latency of a publish, compared with an append to each of as many plain streams. Then the
+//! cost of one live reader for each of 1,000 sessions. Prints tables in Markdown.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -15,36 +15,37 @@ use tidings_bench::{
 
 type Failed = Box<dyn Error>;
 
-/// Deliveries of one row, about.
+/// Approximate number of deliveries per row.
 const DELIVERIES: usize = 8_000_000;
 const PUBLISHES: std::ops::RangeInclusive<usize> = 300..=40_000;
 const CONNECTIONS: usize = 32;
-/// Sessions that are heard live, each by one reader.
+/// Sessions with a live reader each.
 const HEARD: usize = 1000;
-/// Messages that not all of them have heard yet.
+/// Messages in flight: published and not yet received by all readers.
 const WINDOW: usize = 4;
-/// How long they are published to.
+/// Duration of publishing to live readers.
 const HEARING: Duration = Duration::from_secs(5);
-/// Publishes in the part that counts what the device writes: so many that what is still in memory then is little of it.
+/// Publishes of the part that counts device writes; so many that what is still in memory at the end is
+/// negligible.
 const WRITTEN_PUBLISHES: usize = 40_000;
-/// Nothing is delivered for so long: something is wrong.
+/// Time without a delivery after which a run fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Publishing to sessions, beside an append to each of as many plain streams.
+/// Publishing to sessions, compared with an append to each of as many plain streams.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The folder of the tree.
+    /// Root of the repository.
     #[arg(long, default_value = ".")]
     root: PathBuf,
-    /// Only sources with at most so many subscribers.
+    /// Skip sources with more subscribers than this.
     #[arg(long, env = "SUBSCRIBERS", default_value_t = 100_000)]
     subscribers: usize,
-    /// Only one part: publishing, device, few, many or live.
+    /// Run one part only: publishing, device, few, many or live.
     #[arg(long, env = "ONLY")]
     only: Option<String>,
 }
 
-/// Requests from a list of texts, each once, on whichever connection is free.
+/// Requests produced by a function, each sent once on any free connection.
 struct Requests<F> {
     make: F,
     next: usize,
@@ -73,7 +74,7 @@ fn request(line: &str, kind: &str, body: &str) -> String {
     )
 }
 
-/// Makes so many requests on some connections; all must succeed.
+/// Sends `count` requests; fails if one of them fails.
 fn make(
     address: SocketAddr,
     connections: usize,
@@ -112,7 +113,7 @@ fn publish(
     make(address, connections, count, |_| text.clone())
 }
 
-/// What the server counts.
+/// Counters of the server.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     delivered: f64,
@@ -134,7 +135,7 @@ fn counted(address: SocketAddr) -> Result<Counted, Failed> {
     })
 }
 
-/// Waits until so many deliveries more than before are durable, and tells what was counted then.
+/// Waits until `count` more deliveries than before are durable, and returns the counters.
 fn delivered(address: SocketAddr, before: Counted, count: usize) -> Result<Counted, Failed> {
     let begun = Instant::now();
     loop {
@@ -150,7 +151,7 @@ fn delivered(address: SocketAddr, before: Counted, count: usize) -> Result<Count
     }
 }
 
-/// Bytes of all messages that a stream has.
+/// Total bytes of the messages in a stream.
 fn length(address: SocketAddr, id: &str) -> Result<usize, Failed> {
     let (mut length, mut offset) = (0, "-1".to_owned());
     loop {
@@ -170,7 +171,7 @@ fn length(address: SocketAddr, id: &str) -> Result<usize, Failed> {
     }
 }
 
-/// What one row found.
+/// Results of one row.
 struct Row {
     publishes: f64,
     deliveries: f64,
@@ -193,7 +194,7 @@ fn row(address: SocketAddr, subscribers: usize, bytes: usize) -> Result<Row, Fai
         let (heard, published) =
             (length(address, &format!("{source}-{session}"))?, length(address, &source)?);
         if heard != published || heard != (count + 20) * bytes {
-            return Err(format!("a session has {heard} bytes of {published}").into());
+            return Err(format!("a session received {heard} of {published} bytes").into());
         }
     }
     let deliveries = (count * subscribers) as f64;
@@ -212,7 +213,7 @@ fn row(address: SocketAddr, subscribers: usize, bytes: usize) -> Result<Row, Fai
     Ok(row)
 }
 
-/// Waits until nothing is delivered any more.
+/// Waits until no more deliveries are made.
 fn settled(address: SocketAddr, mut before: Counted) -> Result<Counted, Failed> {
     loop {
         std::thread::sleep(Duration::from_millis(100));
@@ -241,7 +242,7 @@ fn latency(address: SocketAddr, subscribers: usize) -> Result<(f64, f64), Failed
     Ok((outcome.times.quantile(0.5), outcome.times.quantile(0.99)))
 }
 
-/// Bytes that the device writes for one delivery, segments and merges with it, and by whomever else meanwhile.
+/// Device bytes per delivery, including segments, merges and writes of other processes.
 fn written(address: SocketAddr, data: &Path, subscribers: usize, bytes: usize) -> Result<f64, Failed> {
     let source = format!("written{bytes}x");
     create(address, &source, 1)?;
@@ -255,7 +256,7 @@ fn written(address: SocketAddr, data: &Path, subscribers: usize, bytes: usize) -
     Ok((quiet(data)? - device) / deliveries as f64)
 }
 
-/// Waits until the device has little to write, and tells what it has written.
+/// Waits until the device is nearly idle, and returns the bytes written so far.
 fn quiet(data: &Path) -> Result<f64, Failed> {
     const LITTLE: f64 = 1e6;
     let mut before = device_bytes(data)?;
@@ -270,8 +271,8 @@ fn quiet(data: &Path) -> Result<f64, Failed> {
     Ok(before)
 }
 
-/// How long it takes, in milliseconds, from a publish until so many have it: the middle and the best of many. Sessions get
-/// it in the order in which they were made, so the last one is listened to.
+/// Milliseconds from a publish until all subscribers have it: median and minimum of many. Sessions are served
+/// in the order of their creation, so the last one is listened to.
 fn until_all_have_it(address: SocketAddr, subscribers: usize) -> Result<(f64, f64), Failed> {
     create(address, "many", 1)?;
     subscribe(address, "many0", subscribers - 1)?;
@@ -295,7 +296,7 @@ fn until_all_have_it(address: SocketAddr, subscribers: usize) -> Result<(f64, f6
     Ok((times[rounds / 2], times[0]))
 }
 
-/// Somebody who listens to a session.
+/// A live reader of a session.
 struct Listening {
     socket: TcpStream,
     got: Vec<u8>,
@@ -332,12 +333,12 @@ impl Listening {
     }
 }
 
-/// One of the things that are measured.
+/// Environment of one part.
 struct Bench<'a> {
     address: SocketAddr,
-    /// Where the server has its data.
+    /// Data folder of the server.
     data: &'a Path,
-    /// Where the raw sync of the same disk is measured.
+    /// Folder in which the raw sync of the same disk is measured.
     beside: &'a Path,
 }
 
@@ -379,7 +380,7 @@ impl Bench<'_> {
 
     fn few(&self) -> Result<(), Failed> {
         quiet(self.data)?;
-        // What the machine does besides changes from minute to minute.
+        // The load of the machine changes from minute to minute, so the disk is measured before and after.
         let before = Raw::measure(self.beside, Duration::from_secs(1))?.p50;
         let (p50, p99) = latency(self.address, 200)?;
         let raw = (before + Raw::measure(self.beside, Duration::from_secs(1))?.p50) / 2.0;
@@ -403,10 +404,10 @@ fn aims() {
     println!("|---|---|---|---|");
 }
 
-/// Publishes to sessions, each of which has one live reader, and sees that all of them hear it.
+/// Publishes to sessions with one live reader each, and checks that all receive everything.
 fn hear(setup: &Setup, bytes: usize) -> Result<(), Failed> {
     const MARK: char = '~';
-    // One of its own, so that its memory is not that of what was before.
+    // A server of its own, so that its memory does not include earlier parts.
     let served = Peer::Tidings.start(setup)?;
     let (address, source) = (served.address, format!("live{bytes}x0"));
     create(address, &format!("live{bytes}x"), 1)?;
@@ -451,7 +452,7 @@ fn hear(setup: &Setup, bytes: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What live readers of many sessions hear, in messages of several sizes.
+/// Measures live readers of many sessions for several message sizes.
 fn live(setup: &Setup) -> Result<(), Failed> {
     println!("\n{} sessions with one live SSE reader each, {WINDOW} messages under way:\n", grouped(HEARD));
     println!("| bytes | deliveries/s | server's CPU, us per delivery | server's memory, MB |");

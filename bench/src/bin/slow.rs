@@ -1,5 +1,6 @@
-//! Readers that stop reading, beside readers that do not: what the stopped ones cost the server, whether it lets them go,
-//! and whether the others and the publisher notice. The server has core 0, the client core 1. Prints a table in Markdown.
+//! Benchmark of readers that stop reading, beside healthy ones: what stopped readers cost the server, whether
+//! it disconnects them, and whether healthy readers and the publisher are affected. The server runs on core
+//! 0, the client on core 1. Prints a table in Markdown.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -22,58 +23,59 @@ type Failed = Box<dyn Error>;
 const TOPIC: &str = "t0";
 const HEALTHY: usize = 100;
 const STOPPED: usize = 1_000;
-/// Large enough that what nobody reads does not fit into the kernel's buffers for long.
+/// Bytes of a message; large enough to fill the kernel's buffers of stopped readers soon.
 const MESSAGE_BYTES: usize = 8 << 10;
-/// Few enough that the server can serve all of them until the stopped ones' sockets are full.
+/// Rate of publishing; low enough that the server can serve all readers until the stopped ones' sockets are
+/// full.
 const MESSAGES_PER_SECOND: u32 = 50;
-/// Long enough that the stopped readers' sockets are full: until then they are readers like the others.
+/// Time before the measurement; long enough for the sockets of stopped readers to fill up.
 const WARM_UP: Duration = Duration::from_secs(6);
-/// What a stopped reader's own socket takes before it is full.
+/// Receive buffer of a stopped reader, in bytes.
 const STOPPED_BUFFER: u32 = 4 << 10;
-/// How long what was published last may take.
+/// Time that the last messages may take to arrive.
 const STRAGGLERS: Duration = Duration::from_secs(2);
-/// A stopped reader that is let go finds its end within what the kernel kept for it.
-const LAST_WORDS_WITHIN: usize = 16 << 20;
+/// Bytes after which reading from a disconnected reader is given up: more than the kernel buffers.
+const LAST_BYTES_MAX: usize = 16 << 20;
 
-/// Readers that stop reading, beside readers that do not.
+/// Readers that stop reading, beside healthy ones.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Seconds that each run is measured; long enough for the server to lose patience.
+    /// Seconds to measure each run; long enough for the server to disconnect slow readers.
     #[arg(long, env = "SLOW_SECS", default_value_t = 10.0)]
     secs: f64,
-    /// Only servers in whose row's name this is, such as "slow, tidings".
+    /// Run only servers whose row's name contains this, such as "slow, tidings".
     #[arg(long, env = "ONLY", default_value = "")]
     only: String,
-    /// Only tidings.
+    /// Measure only tidings.
     #[arg(long)]
     alone: bool,
-    /// The folder of the tree.
+    /// Root of the repository.
     #[arg(long, default_value = ".")]
     root: PathBuf,
 }
 
-/// What one run gave.
+/// Results of one run.
 struct Run {
     publisher: Times,
     healthy: Times,
     published: usize,
-    /// By all healthy readers together.
+    /// Messages received by all healthy readers together.
     received: usize,
-    /// Bytes of memory that the server had at most, beyond what it had with the healthy readers.
+    /// Peak of the server's memory beyond that with only healthy readers, in bytes.
     growth: f64,
-    /// Bytes that the kernel held for all sockets at most.
+    /// Peak of the kernel's socket memory, in bytes.
     kernel: f64,
-    /// How many stopped readers the server has let go.
+    /// Stopped readers that the server has disconnected.
     cut: usize,
-    /// The end of what one of them could still read.
-    last_words: Option<String>,
+    /// Last bytes that one of them could still read.
+    last_bytes: Option<String>,
 }
 
-/// What the tasks of a run write down.
-struct Book {
+/// State shared by the tasks of a run.
+struct Progress {
     began: Instant,
     measuring: bool,
-    /// The publisher is to end.
+    /// Whether the publisher is to end.
     over: bool,
     healthy: Times,
     publisher: Times,
@@ -104,7 +106,7 @@ fn main() -> Result<(), Failed> {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut last_words = Vec::new();
+    let mut last_bytes = Vec::new();
     for channel in Channel::ALL.into_iter().filter(|channel| channel.peer.has_streams()) {
         let wanted = format!("slow, {}", channel.name()).contains(&arguments.only);
         if !wanted || (arguments.alone && channel.peer != Peer::Tidings) {
@@ -115,12 +117,12 @@ fn main() -> Result<(), Failed> {
         match (measure(0)?, measure(STOPPED)?) {
             (Ok(mut without), Ok(mut with)) => {
                 print_row(channel, &mut without, &mut with);
-                last_words.extend(with.last_words.map(|words| (channel, words)));
+                last_bytes.extend(with.last_bytes.map(|words| (channel, words)));
             }
             (Err(why), _) | (_, Err(why)) => println!("| {} | {why} | | | | | | | | | |", channel.name()),
         }
     }
-    for (channel, words) in last_words {
+    for (channel, words) in last_bytes {
         println!("\nWhat a reader of {} that was let go found last: `{words}`", channel.name());
     }
     Ok(())
@@ -136,11 +138,11 @@ async fn run(
     if let Err(refused) = channel.open(&served, TOPIC)? {
         return Ok(Err(refused));
     }
-    let book = Rc::new(RefCell::new(Book::new()));
+    let progress = Rc::new(RefCell::new(Progress::new()));
     let mut readers = Vec::new();
     for _ in 0..HEALTHY {
         let socket = listen(channel, served.address, None).await?;
-        readers.push(spawn_local(read_all(socket, Rc::clone(&book))));
+        readers.push(spawn_local(read_all(socket, Rc::clone(&progress))));
     }
     sleep(Duration::from_millis(500)).await;
     let (pid, before) = (served.process.pid(), served.process.usage().resident);
@@ -151,44 +153,44 @@ async fn run(
     }
     let peak = Rc::new(RefCell::new((0.0, 0.0)));
     let watcher = spawn_local(watch(pid, Rc::clone(&peak)));
-    let publisher = spawn_local(publish(channel, served.address, Rc::clone(&book)));
+    let publisher = spawn_local(publish(channel, served.address, Rc::clone(&progress)));
     sleep(WARM_UP).await;
     let lasting = Duration::from_secs_f64(secs);
     let profile = (channel.peer == Peer::Tidings && stopped > 0)
         .then(|| Profile::of(&served.process, Duration::ZERO, lasting));
     let profile = profile.transpose()?;
-    book.borrow_mut().measuring = true;
+    progress.borrow_mut().measuring = true;
     sleep(lasting).await;
-    book.borrow_mut().measuring = false;
+    progress.borrow_mut().measuring = false;
     drop(profile);
     let broken = publisher.is_finished() || readers.iter().any(JoinHandle::is_finished);
-    book.borrow_mut().over = true;
+    progress.borrow_mut().over = true;
     sleep(STRAGGLERS).await;
     publisher.abort();
     watcher.abort();
     if broken {
         return Ok(Err("the publisher or a healthy reader was cut".to_owned()));
     }
-    // The publisher's connection is the only one that has come since and may be there.
+    // The publisher's connection is the only one that was opened since.
     let cut = (files + stopped).saturating_sub(open_files(pid)).min(stopped);
-    let last_words = if cut > 0 { last_words(&mut silent).await } else { None };
+    let last_bytes = if cut > 0 { last_bytes(&mut silent).await } else { None };
     readers.iter().for_each(JoinHandle::abort);
     let (resident, kernel) = *peak.borrow();
-    let book = std::mem::replace(&mut *book.borrow_mut(), Book::new());
+    let progress = std::mem::replace(&mut *progress.borrow_mut(), Progress::new());
     drop::<Served>(served);
     Ok(Ok(Run {
-        publisher: book.publisher,
-        healthy: book.healthy,
-        published: book.published,
-        received: book.received,
+        publisher: progress.publisher,
+        healthy: progress.healthy,
+        published: progress.published,
+        received: progress.received,
         growth: resident - before,
         kernel,
         cut,
-        last_words,
+        last_bytes,
     }))
 }
 
-impl Book {
+impl Progress {
     fn new() -> Self {
         Self {
             began: Instant::now(),
@@ -202,7 +204,7 @@ impl Book {
     }
 }
 
-/// A connection whose answer has begun.
+/// Connects and waits for the head of the response.
 async fn listen(channel: Channel, address: SocketAddr, buffer: Option<u32>) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = buffer {
@@ -216,39 +218,39 @@ async fn listen(channel: Channel, address: SocketAddr, buffer: Option<u32>) -> i
     if &status[9..] == expected { Ok(socket) } else { Err(io::Error::other("a reader was refused")) }
 }
 
-async fn read_all(mut socket: TcpStream, book: Rc<RefCell<Book>>) -> io::Result<()> {
+async fn read_all(mut socket: TcpStream, progress: Rc<RefCell<Progress>>) -> io::Result<()> {
     let (mut stamps, mut buffer) = (Stamps::default(), vec![0; 64 << 10]);
     loop {
         let count = socket.read(&mut buffer).await?;
         if count == 0 {
             return Ok(());
         }
-        let book = &mut *book.borrow_mut();
-        stamps.feed(&buffer[..count], book.began, |took| {
-            book.received += 1;
-            if book.measuring {
-                book.healthy.add(took);
+        let progress = &mut *progress.borrow_mut();
+        stamps.feed(&buffer[..count], progress.began, |took| {
+            progress.received += 1;
+            if progress.measuring {
+                progress.healthy.add(took);
             }
         });
     }
 }
 
-/// Publishes at a steady pace. What is late counts from when it was due.
-async fn publish(channel: Channel, address: SocketAddr, book: Rc<RefCell<Book>>) -> io::Result<()> {
+/// Publishes at a fixed rate. The latency of a late message counts from when it was due.
+async fn publish(channel: Channel, address: SocketAddr, progress: Rc<RefCell<Progress>>) -> io::Result<()> {
     let mut socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
     let head = format!(
         "POST {} HTTP/1.1\r\nHost: {address}\r\nContent-Type: text/plain\r\nContent-Length: {MESSAGE_BYTES}\r\n\r\n",
         channel.publish_path(TOPIC)
     );
-    let (began, mut response, mut buffer) = (book.borrow().began, Response::default(), vec![0; 4096]);
+    let (began, mut response, mut buffer) = (progress.borrow().began, Response::default(), vec![0; 4096]);
     let mut due = Instant::now();
-    while !book.borrow().over {
+    while !progress.borrow().over {
         due += Duration::from_secs(1) / MESSAGES_PER_SECOND;
         sleep_until(due.into()).await;
         let message = stamped(due - began, MESSAGE_BYTES);
         debug_assert!(message.len() > STAMP_BYTES);
-        book.borrow_mut().published += 1;
+        progress.borrow_mut().published += 1;
         socket.write_all(format!("{head}{message}").as_bytes()).await?;
         response.clear();
         while !response.is_complete() {
@@ -259,17 +261,20 @@ async fn publish(channel: Channel, address: SocketAddr, book: Rc<RefCell<Book>>)
             response.feed(&buffer[..count]).map_err(|error| io::Error::other(format!("{error:?}")))?;
         }
         if !matches!(response.head.status, 200 | 204) {
-            return Err(io::Error::other(format!("an append was answered with {}", response.head.status)));
+            return Err(io::Error::other(format!(
+                "an append was answered with status {}",
+                response.head.status
+            )));
         }
-        let book = &mut *book.borrow_mut();
-        if book.measuring {
-            book.publisher.add(due.elapsed());
+        let progress = &mut *progress.borrow_mut();
+        if progress.measuring {
+            progress.publisher.add(due.elapsed());
         }
     }
     Ok(())
 }
 
-/// Keeps the most that the server and the kernel's sockets took.
+/// Records the peaks of the server's memory and the kernel's socket memory.
 async fn watch(pid: u32, peak: Rc<RefCell<(f64, f64)>>) -> io::Result<()> {
     loop {
         let (resident, kernel) = (tidings_bench::Usage::of(pid).resident, socket_memory());
@@ -278,12 +283,12 @@ async fn watch(pid: u32, peak: Rc<RefCell<(f64, f64)>>) -> io::Result<()> {
     }
 }
 
-/// The end of what one that was let go can still read; `None` if none of a few has an end.
-async fn last_words(silent: &mut [TcpStream]) -> Option<String> {
+/// Last bytes that a disconnected reader can still read; `None` if none of the first ten is disconnected.
+async fn last_bytes(silent: &mut [TcpStream]) -> Option<String> {
     let mut buffer = vec![0; 64 << 10];
     for socket in silent.iter_mut().take(10) {
         let (mut tail, mut total) = (Vec::new(), 0);
-        while total < LAST_WORDS_WITHIN {
+        while total < LAST_BYTES_MAX {
             match timeout(Duration::from_secs(1), socket.read(&mut buffer)).await {
                 Ok(Ok(0)) => return Some(printable(&tail)),
                 Ok(Err(error)) => return Some(format!("{} ({})", printable(&tail), error.kind())),
@@ -321,7 +326,7 @@ fn print_row(channel: Channel, without: &mut Run, with: &mut Run) {
     );
 }
 
-/// Three columns: without, with, and how much the slowest have become slower.
+/// Three columns: without, with, and the ratio of the 99th percentiles.
 fn compared(without: &mut Times, with: &mut Times) -> String {
     let slowest = [&mut *without, &mut *with].map(|times| (times.count() > 0).then(|| times.quantile(0.99)));
     let columns = [without, with].map(|times| match times.count() {

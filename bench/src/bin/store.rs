@@ -1,5 +1,8 @@
-//! The embedded store beside the raw sync of the same disk: `store [DIR [PART]]`. Prints a table in Markdown.
-//! `store DIR compact STORE` is what it starts itself, for a process whose memory is that of one store.
+//! Benchmark of the embedded store, compared with the raw sync of the same disk: `store [DIR [PART]]`. Prints
+//! a table in Markdown.
+//!
+//! `store DIR compact STORE` is started by the benchmark itself, for a process whose memory is that of one
+//! store.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -22,7 +25,7 @@ use tidings_streams::{ContentType, Expiry, Owner, Stream, StreamKey, StreamState
 
 type Failed = Box<dyn Error>;
 
-/// A capability without tables.
+/// A state machine without tables.
 #[derive(Default)]
 struct Nothing;
 
@@ -127,7 +130,7 @@ async fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// How much memory a store takes beside what it has anyway, while its checkpoint is compacted and others write.
+/// Memory that a store takes in addition while its checkpoint is compacted and others write.
 async fn compact(path: &Path) -> Result<(), Failed> {
     let files = || -> Result<Vec<_>, Failed> {
         let mut names: Vec<_> = std::fs::read_dir(path.join("checkpoint"))?
@@ -158,7 +161,7 @@ async fn compact(path: &Path) -> Result<(), Failed> {
         let start = Instant::now();
         let flushing = store.clone();
         let flushing = tokio::task::spawn_blocking(move || {
-            // The second waits until all is done that the first has begun.
+            // The second flush waits until everything that the first has started is done.
             flushing.flush().and_then(|()| flushing.flush())
         });
         for first in (0..50_000).step_by(2000) {
@@ -415,7 +418,7 @@ async fn delete(path: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The same with names and all that is known of a stream.
+/// Memory and start time of idle streams, with their names and rows.
 async fn idle_streams(path: &Path) -> Result<(), Failed> {
     fill_with_streams(path).await?;
     let before = Usage::now();

@@ -1,5 +1,5 @@
-//! Appends, creates and catch-up over HTTP, beside the two servers of the protocol's authors, one after the other on the
-//! same cores and the same disk. Prints tables in Markdown.
+//! Benchmark of appends, creates and catch-up over HTTP, compared with the two servers of the protocol's
+//! authors, one after the other on the same cores and the same disk. Prints tables in Markdown.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,27 +14,27 @@ type Failed = Box<dyn Error>;
 const PAYLOAD_BYTES: usize = 100;
 const WARM_UP: Duration = Duration::from_secs(1);
 const MANY_STREAMS: usize = 100_000;
-/// Files that a server needs beside one for each stream.
+/// Files that a server needs in addition to one per stream.
 const FILES_TO_SPARE: usize = 5_000;
-/// Messages of the stream that is read from its beginning: 2 MB.
+/// Messages of the stream that is read from its beginning, 2 MB in total.
 const CATCH_UP_MESSAGES: usize = 20_000;
 
-/// Appends, creates and catch-up over HTTP, beside the servers of the protocol's authors.
+/// Appends, creates and catch-up over HTTP, compared with the servers of the protocol's authors.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Seconds that each row is measured.
+    /// Seconds to measure each row.
     #[arg(long, env = "SECS", default_value_t = 4.0)]
     secs: f64,
-    /// Server and client on both cores, or the server on core 0 and the client on core 1.
+    /// Server and client on both cores (shared), or the server on core 0 and the client on core 1.
     #[arg(long, env = "CORES", value_enum, default_value = "shared")]
     cores: Cores,
-    /// Only rows whose name has this in it, such as "append, 32".
+    /// Run only rows whose name contains this, such as "append, 32".
     #[arg(long, env = "ONLY", default_value = "")]
     only: String,
-    /// Only tidings.
+    /// Measure only tidings.
     #[arg(long)]
     alone: bool,
-    /// The folder of the tree.
+    /// Root of the repository.
     #[arg(long, default_value = ".")]
     root: PathBuf,
 }
@@ -45,7 +45,7 @@ enum Cores {
     Apart,
 }
 
-/// Appends to one of some streams at random; the same ones for every server.
+/// Appends to random streams; the same sequence for every server.
 struct Appends {
     request: Vec<u8>,
     streams: usize,
@@ -58,12 +58,12 @@ struct Creates {
     end: usize,
 }
 
-/// Reads a stream from its beginning to its tail, again and again, on each connection.
+/// Reads a stream from its beginning to its tail, repeatedly, on each connection.
 struct CatchUp {
     offsets: Vec<Option<String>>,
 }
 
-/// Where the digits of the stream's number begin in a request line.
+/// Offset of the digits of the stream's number in a request line.
 const DIGITS_AT: usize = "POST /v1/stream/s".len();
 const DIGITS: usize = 8;
 
@@ -138,15 +138,16 @@ impl Work for CatchUp {
 struct Row {
     peer: Peer,
     rate: f64,
-    /// Microseconds.
+    /// Median latency in microseconds.
     p50: f64,
+    /// 99th percentile of the latency in microseconds.
     p99: f64,
-    /// Microseconds of the server for each operation.
+    /// CPU time of the server per operation, in microseconds.
     cpu: f64,
-    /// The share of a core that the client took.
+    /// CPU time of the client, as a fraction of a core.
     client: f64,
     failed: usize,
-    /// Bytes a second.
+    /// Bytes per second.
     bytes: f64,
 }
 
@@ -247,7 +248,8 @@ impl Bench {
             for &peer in &self.peers {
                 let served = peer.start(&self.setup)?;
                 let mut load = Load::connect(served.address, connections)?;
-                // Not more than the official Rust server can have open, and no warm-up, for they stay open.
+                // At most as many as the official Rust server can have open, and no warm-up, because streams
+                // stay open.
                 let end = files_limit().saturating_sub(FILES_TO_SPARE);
                 let end = if peer == Peer::OfficialRust { end } else { usize::MAX };
                 rows.push(self.measure_cold(peer, &served, &mut load, &mut Creates { next: 0, end })?);
@@ -280,7 +282,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A server with so many empty streams.
+    /// Starts a server with `streams` empty streams.
     fn filled(&self, peer: Peer, streams: usize) -> Result<Served, Failed> {
         let served = peer.start(&self.setup)?;
         let mut load = Load::connect(served.address, 32)?;
@@ -291,7 +293,7 @@ impl Bench {
         Ok(served)
     }
 
-    /// Puts into its first stream what is then caught up with.
+    /// Appends the messages to the first stream that are then caught up with.
     fn fill(&self, served: &Served) -> Result<(), Failed> {
         struct Some(Appends, usize);
         impl Work for Some {
