@@ -1,26 +1,27 @@
-//! Coverage pages: each requirement of a seed is a row with the test that shows it.
+//! Checks coverage pages, which list requirements and the tests that show them.
 //!
-//! A row is `| 000.1 | requirement | shown by |`, where the last cell is `open`, `not applicable: why`, `measured: ` with the
-//! benchmark and what it found, or names of tests in backticks. A named test must be among those that ran and passed.
+//! A row is `| 000.1 | requirement | shown by |`. The last cell is `open`, `not applicable: ` with a reason,
+//! `measured: ` with the benchmark and its result, or names of tests in backticks. A named test must have run
+//! and passed.
 
 use std::collections::BTreeSet;
 
-/// A page, read.
+/// Result of checking one page.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// How many rows have a test.
+    /// Rows with a test.
     pub shown: usize,
-    /// How many rows have none yet.
+    /// Rows without a test.
     pub open: usize,
-    /// How many rows a benchmark measures.
+    /// Rows that a benchmark measures.
     pub measured: usize,
-    /// How many rows do not apply.
+    /// Rows that do not apply.
     pub not_applicable: usize,
-    /// What is wrong with the page.
+    /// Errors in the page.
     pub faults: Vec<String>,
 }
 
-/// Reads the page of a seed, such as `000`, against the names of the tests that passed.
+/// Checks the page with a number, such as `000`, against the names of the tests that passed.
 pub fn check(seed: &str, text: &str, passed: &BTreeSet<String>) -> Page {
     let mut page = Page::default();
     let mut number = 0;
@@ -40,7 +41,7 @@ pub fn check(seed: &str, text: &str, passed: &BTreeSet<String>) -> Page {
     page
 }
 
-/// Names of the tests that passed, from what `cargo test` printed.
+/// Names of the tests that passed, from the output of `cargo test`.
 pub fn passed(log: &str) -> BTreeSet<String> {
     let ended = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... ok")?.to_owned());
     log.lines().filter_map(ended).collect()
@@ -70,7 +71,7 @@ impl Page {
     }
 }
 
-/// The cells of a table row. A bar inside a cell is written `\|`.
+/// Splits a table row into cells. A bar inside a cell is written `\|`.
 fn cells(line: &str) -> Vec<&str> {
     let mut cells = Vec::new();
     let mut start = None;

@@ -1,3 +1,5 @@
+//! [`Harness`]: a server in the test's own process, its options, and helpers that wait for a condition.
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,55 +17,56 @@ use tidings_server::{
 };
 use tidings_streams::Options;
 
-/// How many of the server's duties wait for the clock: expiry and retention of streams, removal of projects, clean-up and
-/// backlog of sessions, the two of rooms (the sweep, and writing how far they were seen), live answers, and the store's
-/// upkeep.
+/// Number of server duties that wait for the clock: expiry and retention of streams, removal of projects,
+/// clean-up and backlog of sessions, sweep and receipts of rooms, checks of live responses, and maintenance
+/// of the store.
 pub const SLEEPERS: usize = 9;
 
-/// How a server under test is set up.
+/// Options of a server under test.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Where it keeps its streams.
+    /// Store of the server. Default: in memory.
     pub store: TestStore,
-    /// How streams are set.
+    /// Options of streams.
     pub streams: Options,
-    /// How sessions are set.
+    /// Options of sessions.
     pub sessions: tidings_sessions::Options,
-    /// How rooms are set.
+    /// Options of rooms.
     pub rooms: tidings_rooms::Options,
-    /// Whom it lets in.
+    /// Who has access. Default: everybody.
     pub doors: Doors,
-    /// What clients may not exceed.
+    /// Limits for clients.
     pub limits: LimitOptions,
-    /// Certificate and key, to speak TLS.
+    /// Certificate and key; with them the server speaks TLS.
     pub tls: Option<TlsOptions>,
-    /// What operators see.
+    /// Options of logs, metrics and traces.
     pub observe: ObserveOptions,
-    /// Duties in place of the server's own of the same name, or beside them.
+    /// Duties that replace the server's duties of the same name, or are added to them.
     pub duties: Vec<Duty>,
-    /// Whether it does what one of several nodes does alone.
+    /// Whether this node runs the duties that only one node of a cluster runs.
     pub leadership: Leadership,
-    /// Whether time passes by itself. Only for programs that measure it themselves.
+    /// Whether the server uses the wall clock, for programs that measure time themselves. Default: a manual
+    /// clock.
     pub wall_clock: bool,
 }
 
-/// The admin key of a server that does not let everybody in.
+/// Admin key of a server with [`Doors::Closed`].
 pub const ADMIN_KEY: &str = "the-admin-key-of-the-tests";
 
-/// Whom a server under test lets in.
+/// Who has access to a server under test.
 #[derive(Clone, Default)]
 pub enum Doors {
     /// Everybody, as with `--dev`.
     #[default]
     Open,
-    /// Whoever has a credential. There is [`ADMIN_KEY`], and these projects, each with a key.
+    /// Requests with a credential: [`ADMIN_KEY`], or one signed with the key of a project.
     Closed {
-        /// Created in the store.
+        /// Projects with their keys that are created in the store.
         created: Vec<(&'static str, &'static str)>,
-        /// Given by configuration.
+        /// Projects with their keys that are set by configuration.
         given: Vec<(&'static str, &'static str)>,
     },
-    /// Whom the application lets in.
+    /// Requests that an authorization callback admits.
     Custom(Arc<dyn Authorize>),
 }
 
@@ -110,38 +113,38 @@ fn signing_key(text: &str) -> Key {
     Key::parse(text).expect("a valid key")
 }
 
-/// Where a server under test keeps its streams.
+/// Store of a server under test.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum TestStore {
     /// In memory.
     #[default]
     Memory,
-    /// In files, in a folder that goes with the harness.
+    /// In files, in a folder that is removed with the harness.
     Embedded,
-    /// In files, on a disk that has no space left.
+    /// In files, on a disk without free space.
     Full,
 }
 
 /// A server in this process, and a client of it.
 pub struct Harness {
-    /// Moves when told; nothing hears it when the server has the wall clock.
+    /// Clock of the server, which moves only when told; without effect if the server uses the wall clock.
     pub clock: ManualClock,
     client: Client,
     server: Server,
     setup: Setup,
-    /// Removed last.
+    /// Last field, so that the folder is removed after the server has stopped.
     data: Option<TempDir>,
 }
 
 impl Harness {
-    /// A server with an empty store and a clock that stands still.
+    /// Starts a server with an empty store and a clock that stands still.
     pub async fn start() -> Self {
         Self::with(Setup::default()).await
     }
 
-    /// A server set up in its own way.
+    /// Starts a server with options.
     pub async fn with(setup: Setup) -> Self {
-        // A Sunday in November 2025, at noon and some.
+        // A Sunday in November 2025, shortly after noon UTC.
         let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_123));
         let data = match setup.store {
             TestStore::Memory => None,
@@ -152,10 +155,10 @@ impl Harness {
         Self { clock, client: Client::new(), server, setup, data }
     }
 
-    /// Stops it and starts it again, with the same data and at the time that its clock shows.
+    /// Stops the server and starts it again with the same data, at the time that its clock shows.
     ///
     /// # Panics
-    /// When its store is in memory.
+    /// If its store is in memory.
     pub async fn restart(self) -> Self {
         let Self { clock, client, server, setup, data } = self;
         drop(client);
@@ -165,28 +168,28 @@ impl Harness {
         Self { clock, client: Client::new(), server, setup, data }
     }
 
-    /// The server's address and a path.
+    /// URL of a path on the server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.server.address())
     }
 
-    /// The projects of the server.
+    /// The server's projects.
     pub fn projects(&self) -> &Projects {
         self.server.projects()
     }
 
-    /// Where it listens.
+    /// Address on which the server listens.
     pub fn address(&self) -> std::net::SocketAddr {
         self.server.address()
     }
 
-    /// The value of a metric, written with its labels as in its text; none if there is no such line.
+    /// Value of a metric, given with its labels as in the text format; `None` if there is no such line.
     pub fn metric(&self, series: &str) -> Option<f64> {
         let text = self.server.metrics().text();
         text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
     }
 
-    /// Who waits for what in the server.
+    /// The server's bus, which knows who waits for which log.
     pub fn bus(&self) -> &Bus {
         self.server.bus()
     }
@@ -196,33 +199,33 @@ impl Harness {
         &self.server
     }
 
-    /// A request to be filled and sent.
+    /// A request to be completed and sent.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))
     }
 
-    /// A `PUT`.
+    /// A `PUT` request.
     pub fn put(&self, path: &str) -> RequestBuilder {
         self.request(Method::PUT, path)
     }
 
-    /// A `POST`.
+    /// A `POST` request.
     pub fn post(&self, path: &str) -> RequestBuilder {
         self.request(Method::POST, path)
     }
 
-    /// Sends a `GET`.
+    /// Sends a `GET` request.
     pub async fn get(&self, path: &str) -> Response {
         self.request(Method::GET, path).send().await.expect("an answer")
     }
 
-    /// Creates a stream of plain text that must be new.
+    /// Creates a stream of plain text; fails if it exists.
     pub async fn create_text(&self, path: &str) {
         let answer = self.put(path).header("content-type", "text/plain").send().await.expect("an answer");
         assert_eq!(answer.status(), 201, "creating {path}");
     }
 
-    /// Appends plain text, which must be accepted, and returns the next offset.
+    /// Appends plain text and returns the next offset; fails if the append is refused.
     pub async fn append_text(&self, path: &str, text: &str) -> String {
         let request = self.post(path).header("content-type", "text/plain").body(text.to_owned());
         let answer = request.send().await.expect("an answer");
@@ -230,14 +233,14 @@ impl Harness {
         header(&answer, "stream-next-offset").expect("an append tells the next offset")
     }
 
-    /// Lets all who wait hear that the server stops, and waits for its end.
+    /// Stops the server gracefully and waits for its end.
     pub async fn stop(self) {
         drop(self.client);
         self.server.stop().await.expect("the server ends well");
     }
 }
 
-/// A server as it is set up, with its data.
+/// Starts a server with options and data.
 async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Server {
     let setup = setup.clone();
     let server_clock: Arc<dyn Clock> =
@@ -273,15 +276,15 @@ async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Se
     .expect("a free port on the loopback interface")
 }
 
-/// The text of a header.
+/// Value of a header as text.
 fn header(answer: &Response, name: &str) -> Option<String> {
     Some(answer.headers().get(name)?.to_str().expect("plain text").to_owned())
 }
 
-/// Waits for something that other tasks bring about.
+/// Waits until a condition holds that other tasks bring about.
 ///
 /// # Panics
-/// When it does not come about within half a minute.
+/// If it does not hold within half a minute.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let waiting = async {
         while !holds() {
@@ -289,14 +292,14 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
     };
     if tokio::time::timeout(Duration::from_secs(30), waiting).await.is_err() {
-        panic!("waited in vain until {what}");
+        panic!("timed out waiting until {what}");
     }
 }
 
-/// Waits for something that other tasks or processes bring about, and that takes a request to see.
+/// Waits until a condition holds that other tasks or processes bring about and that takes a request to check.
 ///
 /// # Panics
-/// When it does not come about within half a minute.
+/// If it does not hold within half a minute.
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {
@@ -304,6 +307,6 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         }
     };
     if tokio::time::timeout(Duration::from_secs(30), waiting).await.is_err() {
-        panic!("waited in vain until {what}");
+        panic!("timed out waiting until {what}");
     }
 }

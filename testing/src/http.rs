@@ -1,6 +1,6 @@
-//! The HTTP client of the tests: requests built step by step, answers read whole or chunk by chunk.
+//! HTTP client of the tests: a request builder, and responses that are read whole or chunk by chunk.
 //!
-//! It adds nothing of its own to a request but `Host` and a length, follows no redirect and decodes nothing, so a test sees
+//! It adds only `Host` and a length to a request, follows no redirects and decodes nothing, so a test sees
 //! exactly what the server sent.
 
 use std::fmt;
@@ -21,7 +21,7 @@ pub use hyper::{Method, StatusCode, Version};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a request got no whole answer.
+/// Why a request got no complete response.
 #[derive(Debug)]
 pub struct Error(BoxError);
 
@@ -68,53 +68,53 @@ impl Client {
         Self(HyperClient::builder(TokioExecutor::new()).build_http())
     }
 
-    /// A client that speaks HTTP/2 from the first byte.
+    /// A client that speaks HTTP/2 with prior knowledge.
     pub fn http2() -> Self {
         Self(HyperClient::builder(TokioExecutor::new()).http2_only(true).build_http())
     }
 
-    /// A request to be filled and sent.
+    /// A request to be completed and sent.
     pub fn request(&self, method: Method, url: impl AsRef<str>) -> RequestBuilder {
         let head = hyper::Request::builder().method(method).uri(url.as_ref());
         RequestBuilder { client: self.clone(), head, body: Body::default() }
     }
 
-    /// A `GET`.
+    /// A `GET` request.
     pub fn get(&self, url: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::GET, url)
     }
 
-    /// A `HEAD`.
+    /// A `HEAD` request.
     pub fn head(&self, url: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::HEAD, url)
     }
 
-    /// A `PUT`.
+    /// A `PUT` request.
     pub fn put(&self, url: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::PUT, url)
     }
 
-    /// A `POST`.
+    /// A `POST` request.
     pub fn post(&self, url: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::POST, url)
     }
 
-    /// A `DELETE`.
+    /// A `DELETE` request.
     pub fn delete(&self, url: impl AsRef<str>) -> RequestBuilder {
         self.request(Method::DELETE, url)
     }
 }
 
-/// Sends one `GET` on a connection of its own.
+/// Sends one `GET` request on a new connection.
 pub async fn get(url: impl AsRef<str>) -> Result<Response, Error> {
     Client::new().get(url).send().await
 }
 
-/// The body of a request.
+/// Body of a request.
 pub struct Body(BoxBody<Bytes, BoxError>);
 
 impl Body {
-    /// A body that comes piece by piece, without a length.
+    /// A streamed body without a length.
     pub fn wrap_stream<B: Into<Bytes>, E: Into<BoxError>>(
         stream: impl Stream<Item = Result<B, E>> + Send + Sync + 'static,
     ) -> Self {
@@ -155,7 +155,7 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// A request on its way to being sent.
+/// A request under construction.
 pub struct RequestBuilder {
     client: Client,
     head: request::Builder,
@@ -196,50 +196,50 @@ impl RequestBuilder {
         self.body(value.to_string())
     }
 
-    /// Sends it and waits for the head of the answer.
+    /// Sends the request and waits for the head of the response.
     pub async fn send(self) -> Result<Response, Error> {
         let request = self.head.body(self.body).map_err(|error| Error(error.into()))?;
         Ok(Response(self.client.0.request(request).await?))
     }
 }
 
-/// An answer whose body may still be on its way.
+/// A response whose body may still be arriving.
 #[derive(Debug)]
 pub struct Response(hyper::Response<Incoming>);
 
 impl Response {
-    /// The status.
+    /// HTTP status.
     pub fn status(&self) -> StatusCode {
         self.0.status()
     }
 
-    /// The version of HTTP it came in.
+    /// HTTP version.
     pub fn version(&self) -> Version {
         self.0.version()
     }
 
-    /// The headers.
+    /// Headers.
     pub fn headers(&self) -> &header::HeaderMap {
         self.0.headers()
     }
 
-    /// The whole body.
+    /// Reads the whole body.
     pub async fn bytes(self) -> Result<Bytes, Error> {
         Ok(self.0.into_body().collect().await?.to_bytes())
     }
 
-    /// The whole body as text.
+    /// Reads the whole body as text.
     pub async fn text(self) -> Result<String, Error> {
         let bytes = self.bytes().await?;
         String::from_utf8(bytes.to_vec()).map_err(|error| Error(error.into()))
     }
 
-    /// The whole body as JSON.
+    /// Reads the whole body as JSON.
     pub async fn json<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
         Ok(serde_json::from_slice(&self.bytes().await?)?)
     }
 
-    /// The next part of the body; none at its end.
+    /// Reads the next part of the body; `None` at its end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
         while let Some(frame) = self.0.body_mut().frame().await {
             if let Ok(data) = frame?.into_data() {

@@ -1,8 +1,8 @@
-//! The harness: a real server and what a test does with it.
+//! The test harness: a real server, and clients to test it with.
 //!
-//! [`Harness`] runs the server in the test's own process on a free port, by default with a clock that moves only
-//! when told. [`Process`] runs the real binary, to be killed and started again. [`node`] runs programs written for
-//! Node against either. [`coverage`] checks the pages that say which test shows which requirement.
+//! [`Harness`] runs the server in the test's own process on a free port, by default with a clock that moves
+//! only when told. [`Process`] runs the real binary, which can be killed and restarted. [`node`] runs Node
+//! programs against either. [`coverage`] checks the pages that list which test shows which requirement.
 
 pub mod coverage;
 mod harness;

@@ -1,25 +1,25 @@
-//! Programs for Node: the official suite and the official client.
+//! Runs Node programs: the official suite and the official client.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tokio::process::Command;
 
-/// What a run of vitest found.
+/// Results of a vitest run.
 #[derive(Debug)]
 pub struct Report {
-    /// Tests that passed.
+    /// Number of tests that passed.
     pub passed: u64,
-    /// Tests that were left out.
+    /// Number of tests that were skipped.
     pub skipped: u64,
-    /// Full names of tests that failed, with the first line of why.
+    /// Full names of tests that failed, with the first line of the reason.
     pub failed: Vec<String>,
 }
 
 /// Runs a test file of `testing/conformance` against a server.
 ///
 /// # Panics
-/// When vitest is not installed, as `make test` does, or cannot run the file.
+/// If vitest is not installed (`make test` installs it) or cannot run the file.
 pub async fn vitest(file: &str, server: &str, environment: &[(&str, &str)]) -> Report {
     let folder = conformance();
     let runner = folder.join("node_modules/vitest/vitest.mjs");

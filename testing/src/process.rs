@@ -1,3 +1,5 @@
+//! [`Process`]: the real `tidings` binary, started with a data folder of its own.
+
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -8,11 +10,11 @@ use tokio::process::{Child, ChildStdout, Command};
 
 /// The real server in a process of its own, with a folder for its data. Killed when dropped.
 pub struct Process {
-    /// Before its folder, which goes when the server has gone.
+    /// First field, so that the server ends before its folder is removed.
     child: Child,
     data: TempDir,
     launch: Launch,
-    /// Kept open: a server whose output nobody reads must not stop.
+    /// Kept open, so that the server can go on printing.
     output: BufReader<ChildStdout>,
     address: String,
     log: NamedTempFile,
@@ -21,16 +23,16 @@ pub struct Process {
 /// How the server is started.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// What follows `tidings serve`.
+    /// Arguments after `tidings serve`.
     pub arguments: Vec<String>,
-    /// What is set in its environment beside that of the test.
+    /// Environment variables in addition to those of the test.
     pub variables: Vec<(String, String)>,
-    /// Files and sockets that it may have open, as the hard limit; as many as the test may if there is none.
+    /// Hard limit of open files and sockets; `None` for that of the test.
     pub open_files: Option<u32>,
 }
 
 impl Launch {
-    /// Arguments and variables.
+    /// Starts with arguments and environment variables.
     pub fn new(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let variables = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
         Self {
@@ -41,14 +43,14 @@ impl Launch {
     }
 }
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Exit {
-    /// Its exit status.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained about.
+    /// Standard error.
     pub stderr: String,
 }
 
@@ -61,25 +63,25 @@ impl Process {
         Self::start(data, Launch::new(&[&first, arguments].concat(), &[])).await
     }
 
-    /// Starts `tidings serve` on a free port with this folder of data, without `--dev`, and waits until it serves.
+    /// Starts `tidings serve` without `--dev` on a free port with a data folder, and waits until it serves.
     pub async fn serve_guarded(data: TempDir, arguments: &[&str]) -> Self {
         let folder = data.path().to_str().expect("a path in UTF-8").to_owned();
         let first = ["--listen", "127.0.0.1:0", "--data", &folder];
         Self::start(data, Launch::new(&[&first, arguments].concat(), &[])).await
     }
 
-    /// Starts `tidings serve` just so, in an empty folder, and waits until it serves.
+    /// Starts `tidings serve` with exactly these arguments in an empty folder, and waits until it serves.
     pub async fn launch(launch: Launch) -> Self {
         Self::start(TempDir::new().expect("a folder"), launch).await
     }
 
-    /// As [`Process::serve`], logging what the filter lets through.
+    /// Starts as [`Process::serve`] does, with a filter for logs.
     pub async fn serve_logging(filter: &str, arguments: &[&str]) -> Self {
         let arguments = [&["--log", filter], arguments].concat();
         Self::serve(&arguments).await
     }
 
-    /// What it has logged since it was started.
+    /// Everything logged since it was started.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log.path()).expect("the log is readable")
     }
@@ -91,7 +93,7 @@ impl Process {
             None => Command::new(binary()),
             Some(most) => {
                 let mut shell = Command::new("sh");
-                // The soft limit is lower, and is for the server to raise.
+                // The soft limit is lower, so that the server has to raise it.
                 let set = format!("ulimit -Sn {}; ulimit -Hn {most}; exec \"$@\"", most / 2);
                 shell.args(["-c", &set, "sh"]).arg(binary());
                 shell
@@ -119,14 +121,14 @@ impl Process {
         Self { data, launch, child, output, address, log }
     }
 
-    /// The next line that it prints, after the first, which tells the address.
+    /// The next line that it prints, after the first, which has the address.
     pub async fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).await.expect("readable");
         line.trim_end().to_owned()
     }
 
-    /// The server's address and a path.
+    /// URL of a path on the server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -138,22 +140,22 @@ impl Process {
 
     /// Starts it again, on another port, with the same arguments and data.
     pub async fn restart(mut self) -> Self {
-        // Killed already, perhaps.
+        // It may have been killed already.
         let _ = self.child.kill().await;
         Self::start(self.data, self.launch).await
     }
 
-    /// Whether it has not ended.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("it can be asked").is_none()
     }
 
-    /// Where its data is.
+    /// Its data folder.
     pub fn data(&self) -> &Path {
         self.data.path()
     }
 
-    /// Bytes of memory that it has just now.
+    /// Resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let id = self.child.id().expect("it is running");
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it is running");
@@ -170,14 +172,14 @@ impl Process {
         assert!(sent.success());
     }
 
-    /// Asks it to stop, waits for its end, and returns its folder.
+    /// Stops it gracefully, waits for its end, and returns its folder. Fails if the exit status is not zero.
     pub async fn stop(self) -> TempDir {
         let (data, status) = self.end().await;
         assert!(status.success(), "it ends well, not with {status}");
         data
     }
 
-    /// Asks it to stop, and waits for its end.
+    /// Stops it gracefully and returns its exit status.
     pub async fn terminate(self) -> ExitStatus {
         self.end().await.1
     }
@@ -190,12 +192,12 @@ impl Process {
         (self.data, status)
     }
 
-    /// Runs the binary to its end.
+    /// Runs the binary to completion.
     pub async fn run(arguments: &[&str]) -> Exit {
         Self::run_with(arguments, &[]).await
     }
 
-    /// Runs the binary to its end, with variables in its environment.
+    /// Runs the binary to completion, with environment variables.
     pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Exit {
         let mut command = Command::new(binary());
         command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
@@ -205,7 +207,7 @@ impl Process {
     }
 }
 
-/// The `tidings` binary of the same build as the test, built if need be.
+/// The `tidings` binary of the same build as the test; built if needed.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -213,8 +215,8 @@ pub fn binary() -> &'static Path {
         let target = test.ancestors().nth(2).expect("a test lies in target/<profile>/deps").to_owned();
         let mut build = std::process::Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "--package", "tidings", "--bin", "tidings"]);
-        // What cargo tells this test of its own package would look like a change to some build scripts, which then
-        // run again, here and the next time outside.
+        // Variables of cargo about the test's package would look like a change to some build scripts, which
+        // would run again, now and in the next build outside.
         let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         for name in
             std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| own(name))

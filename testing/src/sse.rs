@@ -1,15 +1,15 @@
-//! A reader of server-sent events that sees what a client sees.
+//! Reader of server-sent events that sees what a client sees.
 
 use crate::http::Response;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Its name.
+    /// Name of the event.
     pub name: String,
-    /// Its data, lines joined.
+    /// Data of the event, lines joined.
     pub data: String,
-    /// Its id, if it has one.
+    /// Id of the event, if it has one.
     pub id: Option<String>,
 }
 
@@ -17,27 +17,27 @@ impl Event {
     /// The data as JSON.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error} in {:?}", self.data))
     }
 }
 
-/// The events of one answer.
+/// The events of one response.
 pub struct Events {
     answer: Response,
     unread: Vec<u8>,
 }
 
 impl Events {
-    /// Reads an answer that must be an event stream.
+    /// Reads a response, which must be an event stream.
     pub fn of(answer: Response) -> Self {
         let content_type = answer.headers().get("content-type").expect("a content type");
         assert!(content_type.as_bytes().starts_with(b"text/event-stream"), "{content_type:?}");
         Self { answer, unread: Vec::new() }
     }
 
-    /// The next event; none at the end of the answer. Comments are passed over.
+    /// The next event; `None` at the end of the response. Skips comments.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             while let Some(end) = self.unread.windows(2).position(|two| two == b"\n\n") {

@@ -1,4 +1,4 @@
-//! Checks the coverage pages against what `cargo test` printed: `coverage LOG PAGES`.
+//! Checks the coverage pages against the output of `cargo test`: `coverage LOG PAGES`.
 
 use std::error::Error;
 use std::path::Path;

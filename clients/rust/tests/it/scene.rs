@@ -323,7 +323,7 @@ impl Scene {
 }
 
 pub async fn in_time<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, coming).await.unwrap_or_else(|_| panic!("waited in vain for {what}"))
+    tokio::time::timeout(PATIENCE, coming).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 /// A request that has no response yet.
