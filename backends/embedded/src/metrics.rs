@@ -99,7 +99,10 @@ pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>
         shared.disk.available().unwrap_or_default() as f64
     });
     let reads = Arc::downgrade(shared);
-    let name = Name { name: "tidings_store_disk_reads_total", help: "Reads that had to open segment files." };
+    let name = Name {
+        name: "tidings_store_disk_reads_total",
+        help: "Reads that memory could not serve alone, so that segment files were read.",
+    };
     let value = move || reads.upgrade().map_or(0.0, |shared| shared.disk_reads() as f64);
     metrics.compute(name, Kind::Counter, &[], value);
 }

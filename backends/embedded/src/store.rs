@@ -230,7 +230,7 @@ impl<T: StoredState> Embedded<T> {
         self.threads.maintenance.tend()
     }
 
-    /// Reads that had to open segment files since the store was opened.
+    /// Reads since the store was opened that memory could not serve alone, so that segment files were read.
     pub fn disk_reads(&self) -> u64 {
         self.shared.disk_reads()
     }

@@ -1,4 +1,4 @@
-//! Maintenance: memory and disk space are freed, and reading recent records opens no file.
+//! Maintenance: memory and disk space are freed, and reading recent records touches no file.
 
 use std::sync::{Arc, Mutex, mpsc};
 
