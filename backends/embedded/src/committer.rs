@@ -338,7 +338,7 @@ impl<T: StoredState> Committer<T> {
                 Ok(())
             }
             Err(error) if is_transient(&error) => {
-                tracing::debug!(%error, "the log has no next file, so commits are refused");
+                tracing::debug!(%error, "cannot create the next file of the write-ahead log; commits are refused");
                 Err(StoreError::NoSpace)
             }
             Err(error) => Err(self.stop(&error)),

@@ -135,7 +135,7 @@ impl<T: StoredState> Flusher<T> {
     }
 }
 
-/// Writes a memtable's records, and returns the payloads that its references refer to.
+/// Writes a memtable's records, and adds the payloads that its references refer to to `payloads`.
 fn write_runs(
     writer: &mut SegmentWriter,
     memtable: &Memtable,

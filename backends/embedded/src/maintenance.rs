@@ -196,7 +196,7 @@ fn flush<T: StoredState>(mut flusher: Flusher<T>, jobs: &Jobs, record_interval: 
 fn unless_full(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if is_transient(&error) => {
-            tracing::warn!(%error, "upkeep of the store is put off");
+            tracing::warn!(%error, "maintenance of the store is postponed");
             Ok(())
         }
         result => result,
@@ -220,11 +220,11 @@ fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
                 Ok(merged) => merged,
                 // Callers that wait for the round must not wait for space; the next round tries again.
                 Err(error) if is_transient(&error) => {
-                    tracing::warn!(%error, "merging segments is put off");
+                    tracing::warn!(%error, "merging of segments is postponed");
                     false
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::error!(%error, "segments are no longer merged");
+                    tracing::error!(%error, "merging of segments has stopped");
                     healthy = false;
                     false
                 }
@@ -251,7 +251,7 @@ impl Jobs {
                 }
                 Err(error) if is_transient(&error) => {
                     if !std::mem::replace(&mut self.lock().starved, true) {
-                        tracing::warn!(%error, "the store waits for space or file descriptors");
+                        tracing::warn!(%error, "the store waits for disk space or file descriptors");
                     }
                     self.changed.notify_all();
                     let waited = self.changed.wait_timeout(self.lock(), SPACE_RETRY);

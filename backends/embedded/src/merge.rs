@@ -157,7 +157,7 @@ fn merge<T: StoredState>(
     // Segments may have been added after them meanwhile, but only this thread removes any.
     let place = |ids: &[u64]| -> Range<usize> {
         let first = ids.iter().position(|&id| id == sources[0].id);
-        let first = first.expect("a source of a merge counts until it is done");
+        let first = first.expect("the manifest names the sources of a merge until it is done");
         first..first + sources.len()
     };
     let new: Vec<String> = merged.iter().map(|segment| segment.name().to_owned()).collect();

@@ -236,7 +236,7 @@ impl<T: StoredState> Embedded<T> {
     }
 
     fn queue(&self) -> &mpsc::Sender<Job<T>> {
-        self.threads.queue.as_ref().expect("only drop takes it")
+        self.threads.queue.as_ref().expect("only drop takes the sender")
     }
 
     async fn commit_whole(&self, mut commit: Commit<T::Change>) -> Answer<T> {

@@ -34,7 +34,7 @@ fn cuts() -> u64 {
 
 /// What was acknowledged about a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Acknowledged {
     events: Vec<(Cursor, Bytes)>,
     members: BTreeSet<UserId>,
     seen: Option<Cursor>,
@@ -50,7 +50,7 @@ enum Unanswered {
 
 #[derive(Default)]
 struct Player {
-    rooms: BTreeMap<&'static str, Told>,
+    rooms: BTreeMap<&'static str, Acknowledged>,
     unanswered: Option<(&'static str, Unanswered)>,
     /// Highest cursor that was returned for each room, ephemeral events included.
     highest: BTreeMap<&'static str, Cursor>,
@@ -154,7 +154,8 @@ impl Player {
         let payloads: Vec<_> = (self.written..self.written + count).map(payload).collect();
         self.written += count;
         let stamped = rng.bool();
-        let (told, sequence) = (self.rooms.entry(name).or_default(), self.sequences.entry(name).or_default());
+        let (acknowledged, sequence) =
+            (self.rooms.entry(name).or_default(), self.sequences.entry(name).or_default());
         let producer = stamped.then(|| Producer {
             id: ProducerId::parse("player").expect("an id"),
             epoch: 0,
@@ -167,7 +168,7 @@ impl Player {
         assert!(!written.duplicate);
         *sequence += u64::from(stamped);
         let cursors: Vec<_> = written.events.into_iter().map(|(cursor, _)| cursor).collect();
-        told.events.extend(cursors.iter().copied().zip(payloads));
+        acknowledged.events.extend(cursors.iter().copied().zip(payloads));
         cursors.into_iter().for_each(|cursor| self.rise(name, cursor));
         Ok(())
     }
@@ -181,25 +182,25 @@ impl Player {
         let all: Vec<_> = (0..6).map(|n| UserId::parse(&format!("user {n}")).expect("an id")).collect();
         let (add, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| rng.u8(..3) == 0);
         let remove: Vec<_> = rest.into_iter().filter(|_| rng.bool()).collect();
-        let told = self.rooms.entry(name).or_default();
-        let mut then = told.members.clone();
+        let acknowledged = self.rooms.entry(name).or_default();
+        let mut then = acknowledged.members.clone();
         then.retain(|user| !remove.contains(user));
         then.extend(add.iter().cloned());
         self.unanswered = Some((name, Unanswered::Members(then.clone())));
         let id = RoomId::parse(name).expect("an id");
         let members = server.rooms.change_members(&project(), &id, add, remove).await?;
-        told.members = then;
-        assert!(members.users.iter().eq(&told.members));
+        acknowledged.members = then;
+        assert!(members.users.iter().eq(&acknowledged.members));
         Ok(())
     }
 
     async fn see(&mut self, server: &Server, name: &'static str, room: &Room) -> Result<(), RoomError> {
-        let told = self.rooms.entry(name).or_default();
-        let Some((cursor, _)) = told.events.last() else { return Ok(()) };
+        let acknowledged = self.rooms.entry(name).or_default();
+        let Some((cursor, _)) = acknowledged.events.last() else { return Ok(()) };
         self.unanswered = Some((name, Unanswered::See(*cursor)));
         let (user, device) = ann();
         server.rooms.see(room, &user, &device, *cursor, false).await?;
-        told.seen = Some(*cursor);
+        acknowledged.seen = Some(*cursor);
         Ok(())
     }
 
@@ -214,21 +215,24 @@ impl Player {
         self.epoch = server.rooms.epoch();
         let unanswered = self.unanswered.take();
         for name in ROOMS {
-            let told = self.rooms.entry(name).or_default();
+            let acknowledged = self.rooms.entry(name).or_default();
             let seen = seen(server, name).await;
             let open = unanswered.as_ref().filter(|(of, _)| *of == name).map(|(_, step)| step);
-            if seen != *told {
-                let with = with(told, open, &seen);
-                assert!(with.as_ref() == Some(&seen), "{what}: {name} has {seen:?}, not {told:?}; {open:?}");
+            if seen != *acknowledged {
+                let with = with(acknowledged, open, &seen);
+                assert!(
+                    with.as_ref() == Some(&seen),
+                    "{what}: {name} has {seen:?}, not {acknowledged:?}; {open:?}"
+                );
                 let stamped = matches!(open, Some(Unanswered::Write(_, true)));
                 *self.sequences.entry(name).or_default() += u64::from(stamped);
-                *told = seen;
+                *acknowledged = seen;
             }
-            let last = told.events.last().map_or(Cursor::ZERO, |(cursor, _)| *cursor);
+            let last = acknowledged.events.last().map_or(Cursor::ZERO, |(cursor, _)| *cursor);
             let highest = self.highest.entry(name).or_default();
             *highest = (*highest).max(last);
             if *highest > Cursor::ZERO {
-                let room = find(server, name).await.expect("it was told of");
+                let room = find(server, name).await.expect("the room was acknowledged");
                 let ceiling = server.rooms.bounds(&room).await.expect("bounds").ceiling;
                 assert!(ceiling >= *highest, "{what}: {name}: {highest} would be of the future");
             }
@@ -237,12 +241,12 @@ impl Player {
 }
 
 /// The model with the unanswered request applied.
-fn with(told: &Told, open: Option<&Unanswered>, seen: &Told) -> Option<Told> {
-    let mut with = told.clone();
+fn with(acknowledged: &Acknowledged, open: Option<&Unanswered>, seen: &Acknowledged) -> Option<Acknowledged> {
+    let mut with = acknowledged.clone();
     match open? {
         Unanswered::Write(payloads, _) => {
             // Its positions were not returned, so they are taken from the store.
-            let added = seen.events.get(told.events.len()..)?;
+            let added = seen.events.get(acknowledged.events.len()..)?;
             let cursors = added.iter().map(|(cursor, _)| *cursor);
             with.events.extend(cursors.zip(payloads.iter().cloned()));
             if added.len() != payloads.len() {
@@ -260,14 +264,14 @@ async fn find(server: &Server, name: &str) -> Option<Room> {
 }
 
 /// What the store has of a room.
-async fn seen(server: &Server, name: &str) -> Told {
-    let Some(room) = find(server, name).await else { return Told::default() };
+async fn seen(server: &Server, name: &str) -> Acknowledged {
+    let Some(room) = find(server, name).await else { return Acknowledged::default() };
     let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
     let page = server.store.read(room.log, span).await.expect("it can be read");
     let event = |record| Event::of(record).map(|event| (event.cursor, event.payload));
     let (user, device) = ann();
     let devices = server.rooms.seen(&room, &user).await.expect("a room").devices;
-    Told {
+    Acknowledged {
         events: page.records.iter().filter_map(event).collect(),
         members: server.rooms.members(&room, None, 100).await.expect("a room").users.into_iter().collect(),
         seen: devices.get(&device).map(|(cursor, _)| *cursor),

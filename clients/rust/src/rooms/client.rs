@@ -50,7 +50,7 @@ pub struct Client<H, L, C = NoCredential> {
     rng: Arc<dyn Rng>,
     recent: Recent,
     /// Whether the handler was told of a skip that the next stream will announce again.
-    told_of_skip: bool,
+    skip_reported: bool,
 }
 
 impl<H: Handler, L: LastSeen> Client<H, L> {
@@ -64,14 +64,14 @@ impl<H: Handler, L: LastSeen> Client<H, L> {
             clock: Arc::new(SystemClock),
             rng: Arc::new(SystemRng),
             recent: Recent::default(),
-            told_of_skip: false,
+            skip_reported: false,
         }
     }
 
     /// Sets the credential. The default is [`NoCredential`].
     pub fn with_credential<C: Credential>(self, credential: C) -> Client<H, L, C> {
-        let Self { target, handler, last_seen, clock, rng, recent, told_of_skip, .. } = self;
-        Client { target, handler, last_seen, credential, clock, rng, recent, told_of_skip }
+        let Self { target, handler, last_seen, clock, rng, recent, skip_reported, .. } = self;
+        Client { target, handler, last_seen, credential, clock, rng, recent, skip_reported }
     }
 }
 
@@ -159,7 +159,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                 }
             }
         };
-        self.told_of_skip = false;
+        self.skip_reported = false;
         if let End::Gone { skip, .. } = &end {
             self.skip(skip).await?;
         }
@@ -189,7 +189,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
         if self.recent.knows(&event.cursor) {
             return Ok(());
         }
-        self.told_of_skip = false;
+        self.skip_reported = false;
         self.handler.event(&event).await.map_err(|error| Stopped::Handler(boxed(error)))?;
         if event.kind.is_kept() {
             self.last_seen.store(Some(&event.cursor)).await.map_err(last_seen)?;
@@ -212,7 +212,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                 let name = if info.reason == Reason::Reset { "reset" } else { "compacted" };
                 self.skip(&Skip::of(name, &info.detail)).await?;
                 self.last_seen.store(info.cursor.as_ref()).await.map_err(last_seen)?;
-                self.told_of_skip = false;
+                self.skip_reported = false;
                 None
             }
             Reason::SlowConsumer => Some(End::Again { why: Why::SlowConsumer, retry_after }),
@@ -226,7 +226,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
 
     /// Tells the handler once that events are gone, and clears the cursor.
     async fn skip(&mut self, skip: &Skip) -> Result<(), Stopped> {
-        if !std::mem::replace(&mut self.told_of_skip, true) {
+        if !std::mem::replace(&mut self.skip_reported, true) {
             self.handler.skipped(skip);
         }
         self.recent.clear();

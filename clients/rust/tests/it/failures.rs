@@ -71,8 +71,8 @@ async fn a_410_to_a_client_without_a_cursor_is_trouble_like_any_other() {
 async fn on_409_it_waits_a_moment_and_comes_back_with_the_same_cursor() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
-        for (luck, wait) in [(0, PAUSE_LEAST), (100, PAUSE_MOST), (50, millis(625))] {
-            scene.luck(luck);
+        for (rng, wait) in [(0, PAUSE_LEAST), (100, PAUSE_MOST), (50, millis(625))] {
+            scene.draw_at(rng);
             let call = scene.call().await;
             assert_eq!(call.cursor(), Some("01A"));
             call.refuse(409, json!({"error": "SlowConsumer", "message": "too slow"})).await;
@@ -85,7 +85,7 @@ async fn on_409_it_waits_a_moment_and_comes_back_with_the_same_cursor() {
 async fn told_that_it_is_slow_it_waits_a_moment_and_comes_back_with_the_same_cursor() {
     for wire in WIRES {
         let (mut scene, mut flow) = Scene::streaming(Setup::on(wire)).await;
-        scene.luck(100);
+        scene.draw_at(100);
         flow.message("01B").await;
         flow.info(
             "slow-consumer",
@@ -123,7 +123,7 @@ async fn a_retry_after_is_waited_for() {
         scene.call().await.refuse_with(429, "retry-after: 7\r\n", both).await;
         assert_eq!(scene.wait().await, (Why::Unavailable(429), millis(6500)));
         // It does not shorten a longer wait of the client's own.
-        scene.luck(100);
+        scene.draw_at(100);
         scene.call().await.refuse(503, json!({"retryAfter": 0.1})).await;
         assert_eq!(scene.wait().await, (Why::Unavailable(503), millis(4000)));
         scene.call().await.refuse(409, json!({"retryAfter": 86_400})).await;
@@ -148,7 +148,7 @@ async fn what_retry_says_is_the_least_wait_from_then_on() {
 async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half_a_minute() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
-        scene.luck(100);
+        scene.draw_at(100);
         for seconds in [1, 2, 4, 8, 16, 30, 30] {
             // Closes the connection without a response.
             assert_eq!(scene.call().await.cursor(), Some("01A"));
@@ -156,7 +156,7 @@ async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half
             assert!(matches!(why, Why::Network(_)), "{why:?}");
             assert_eq!(wait, Duration::from_secs(seconds));
         }
-        scene.luck(0);
+        scene.draw_at(0);
         drop(scene.call().await);
         assert_eq!(scene.wait().await.1, Duration::from_secs(15), "and rng takes up to half of it");
     }
@@ -166,7 +166,7 @@ async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half
 async fn a_server_that_is_not_there_is_a_network_error() {
     for wire in WIRES {
         let mut scene = begin(Setup::on(wire)).await;
-        scene.close_the_door();
+        scene.stop_listening();
         let Told::State(ConnectionState::Backoff { why, .. }) = scene.told().await else {
             panic!("it waits")
         };
@@ -178,7 +178,7 @@ async fn a_server_that_is_not_there_is_a_network_error() {
 async fn a_5xx_is_waited_for_longer_each_time_and_the_cursor_is_kept() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
-        scene.luck(100);
+        scene.draw_at(100);
         for (status, seconds) in [(503, 1), (500, 2), (502, 4), (504, 8)] {
             let call = scene.call().await;
             assert_eq!(call.cursor(), Some("01A"));
@@ -331,7 +331,7 @@ async fn an_answer_that_is_no_stream_is_trouble_that_may_pass() {
 async fn the_wait_grows_on_until_a_stream_has_lasted_ten_seconds() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
-        scene.luck(100);
+        scene.draw_at(100);
         for (lasts, wait) in [(0, 1), (9_999, 2), (9_999, 4), (10_000, 1), (0, 2)] {
             let mut flow = scene.call().await.open().await;
             scene.expect([streaming()]).await;

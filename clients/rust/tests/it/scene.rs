@@ -82,30 +82,30 @@ impl Clock for Time {
 
 /// Draws the number at a given percentage of the range.
 #[derive(Clone, Default)]
-struct Luck(Arc<AtomicU64>);
+struct FixedRng(Arc<AtomicU64>);
 
-impl Rng for Luck {
+impl Rng for FixedRng {
     fn within(&self, range: RangeInclusive<u64>) -> u64 {
         range.start() + (range.end() - range.start()) * self.0.load(Ordering::SeqCst) / 100
     }
 }
 
 /// A handler that reports every call to the test.
-struct Teller {
+struct RecordingHandler {
     told: UnboundedSender<Told>,
     /// Permits to handle events; one is used for each.
     permits: Arc<Semaphore>,
     fails_at: Option<String>,
 }
 
-impl Teller {
+impl RecordingHandler {
     fn tell(&self, told: Told) {
         // The test may have ended.
         let _ = self.told.send(told);
     }
 }
 
-impl Handler for Teller {
+impl Handler for RecordingHandler {
     type Error = String;
 
     async fn event(&mut self, event: &Event) -> Result<(), String> {
@@ -195,7 +195,7 @@ impl Setup {
 pub struct Scene {
     pub clock: ManualClock,
     pub memory: InMemory,
-    luck: Luck,
+    rng: FixedRng,
     sleeps: Arc<AtomicU64>,
     permits: Arc<Semaphore>,
     listener: Option<TcpListener>,
@@ -215,18 +215,18 @@ impl Scene {
         let (tell, told) = unbounded_channel();
         let clock = ManualClock::at(Timestamp::from_millis(1_000_000));
         let memory = setup.last_seen.map_or_else(InMemory::default, |text| InMemory::at(cursor(text)));
-        let (luck, permits) = (Luck::default(), Arc::new(Semaphore::new(setup.permits)));
+        let (rng, permits) = (FixedRng::default(), Arc::new(Semaphore::new(setup.permits)));
         let sleeps = Arc::new(AtomicU64::new(0));
         let fails_at = setup.fails_at.map(str::to_owned);
-        let teller = Teller { told: tell.clone(), permits: permits.clone(), fails_at };
+        let teller = RecordingHandler { told: tell.clone(), permits: permits.clone(), fails_at };
         let tokens =
             Tokens { told: tell.clone(), token: "token-1".to_owned(), refreshed: 0, at_most: setup.tokens };
         let mut client = Client::new(target, teller, Kept { told: tell, memory: memory.clone() })
             .with_credential(tokens)
             .with_clock(Arc::new(Time(clock.clone(), sleeps.clone())))
-            .with_rng(Arc::new(luck.clone()));
+            .with_rng(Arc::new(rng.clone()));
         let client = tokio::spawn(async move { client.run().await });
-        Self { clock, memory, luck, sleeps, permits, listener: Some(listener), told, client }
+        Self { clock, memory, rng, sleeps, permits, listener: Some(listener), told, client }
     }
 
     /// A scene whose client has connected and streams.
@@ -239,8 +239,8 @@ impl Scene {
     }
 
     /// Sets the percentage of the range at which random numbers are drawn; initially 0.
-    pub fn luck(&self, hundredths: u64) {
-        self.luck.0.store(hundredths, Ordering::SeqCst);
+    pub fn draw_at(&self, hundredths: u64) {
+        self.rng.0.store(hundredths, Ordering::SeqCst);
     }
 
     pub fn permit(&self) {
@@ -248,7 +248,7 @@ impl Scene {
     }
 
     /// Stops listening.
-    pub fn close_the_door(&mut self) {
+    pub fn stop_listening(&mut self) {
         self.listener = None;
     }
 
