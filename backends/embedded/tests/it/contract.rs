@@ -72,13 +72,13 @@ impl Commits<Book> for HoldableStore {
     }
 }
 
-impl ChangeFeed<Book> for Under {
+impl ChangeFeed<Book> for HoldableStore {
     fn observe(&self, observer: &Arc<dyn Observer<Book>>) {
         self.store.observe(observer);
     }
 }
 
-impl Subject for Under {
+impl Subject for HoldableStore {
     type StateMachine = Book;
 
     fn bus(&self) -> Bus {
