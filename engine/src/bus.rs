@@ -1,7 +1,7 @@
-//! Wake-ups: who wants to know that a log has changed.
+//! Wake-ups within the process: tells listeners that a log has changed.
 //!
-//! A wake-up carries nothing and promises nothing but that the log is worth another look. Followers read
-//! the log itself, so a lost wake-up only delays, and several may melt into one.
+//! A wake-up carries no data; it only says that the log is worth reading again. Listeners read the log
+//! itself, so a lost wake-up only delays them, and several wake-ups may be coalesced into one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 const SHARDS: usize = 64;
 
-/// Wake-ups within this process. Clones are the same bus.
+/// The wake-up bus of this process. Clones share the same listeners.
 #[derive(Clone, Debug)]
 pub struct Bus {
     shards: Arc<[Shard]>,
@@ -21,19 +21,19 @@ pub struct Bus {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Only logs that somebody listens to have an entry.
+    /// Listeners by log. A log without listeners has no entry.
     logs: Mutex<HashMap<LogId, Listeners>>,
-    /// How many entries there are, to be asked without the lock: a fan-out wakes thousands of logs, of which few are
-    /// listened to.
+    /// Number of entries in `logs`, readable without the lock: a fan-out wakes thousands of logs, few of
+    /// which have listeners.
     len: AtomicUsize,
 }
 
-/// Who listens to one log.
+/// The listeners of one log.
 #[derive(Debug)]
 struct Listeners {
-    /// Those that wait.
+    /// Wakes the tasks that await [`Listener::woken`].
     waiting: watch::Sender<()>,
-    /// Those that are called. Shared with whoever is calling them.
+    /// Wakers that are called directly. In an `Arc`, so that they can be called after the lock is released.
     called: Arc<Vec<Waker>>,
 }
 
@@ -56,19 +56,20 @@ impl Default for Bus {
 }
 
 impl Bus {
-    /// A bus nobody listens to yet.
+    /// Creates a bus without listeners.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Listens to a log. What happens from now on is heard, also before the first [`Listener::woken`].
+    /// Subscribes to a log. Changes from now on are noticed, including those before the first
+    /// [`Listener::woken`].
     pub fn listen(&self, log: LogId) -> Listener {
         let changes = self.enter(log, |listeners| listeners.waiting.subscribe());
         Listener { bus: self.clone(), log, changes: Some(changes) }
     }
 
-    /// Has a waker called, again and again, until what is returned is dropped, and perhaps once more. It is called by
-    /// whoever makes something visible, so it must be quick.
+    /// Calls the waker on every change of the log until the returned attachment is dropped; one late call is
+    /// possible. The waker runs on the thread that made the change visible, so it must be quick.
     pub fn attach(&self, log: LogId, waker: Waker) -> Attachment {
         self.enter(log, |listeners| Arc::make_mut(&mut listeners.called).push(waker.clone()));
         Attachment { bus: self.clone(), log, waker }
@@ -78,7 +79,8 @@ impl Bus {
         let shard = self.shard(log);
         let mut logs = shard.lock();
         let entered = enter(logs.entry(log).or_default());
-        // Before the caller reads: whoever makes something visible after that read sees it.
+        // Stored before the caller reads the log, so whoever commits after that read sees that there is a
+        // listener.
         shard.len.store(logs.len(), Ordering::SeqCst);
         entered
     }
@@ -94,7 +96,7 @@ impl Bus {
         }
     }
 
-    /// Tells all listeners of a log to look again.
+    /// Tells all listeners of a log to read it again.
     pub fn wake(&self, log: LogId) {
         let shard = self.shard(log);
         if shard.len.load(Ordering::SeqCst) == 0 {
@@ -107,16 +109,17 @@ impl Bus {
             }
             None => return,
         };
-        // Without the lock: whoever is called may be the last to hold somebody who then leaves.
+        // Called without the lock: a waker may drop the last handle of a listener, which takes this lock to
+        // leave.
         called.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// How many listen to a log.
+    /// Number of listeners of a log.
     pub fn listeners(&self, log: LogId) -> usize {
         self.shard(log).lock().get(&log).map_or(0, Listeners::count)
     }
 
-    /// How many logs are listened to.
+    /// Number of logs that have at least one listener.
     pub fn listened(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -132,20 +135,20 @@ impl Shard {
     }
 }
 
-/// Hears when a log has changed; leaves the bus when dropped.
+/// Waits for changes of a log. Leaves the bus when dropped.
 #[derive(Debug)]
 pub struct Listener {
     bus: Bus,
     log: LogId,
-    /// Taken only by `drop`, which must leave before it counts who is left.
+    /// `None` only inside `drop`, which must drop the receiver before it counts the remaining listeners.
     changes: Option<watch::Receiver<()>>,
 }
 
 impl Listener {
-    /// Resolves when the log was woken since the last call, or since `listen`.
+    /// Resolves when the log was woken since the last call, or since [`Bus::listen`] on the first call.
     pub async fn woken(&mut self) {
         let changes = self.changes.as_mut().expect("only drop takes it");
-        // The sender lives as long as somebody listens, and we do.
+        // Never an error: the sender lives as long as the log has a listener, and this is one.
         let _ = changes.changed().await;
     }
 }
@@ -157,7 +160,7 @@ impl Drop for Listener {
     }
 }
 
-/// A waker that is called when a log has changed, until this is dropped.
+/// Keeps a waker attached to a log. Dropping it detaches the waker.
 #[derive(Debug)]
 pub struct Attachment {
     bus: Bus,

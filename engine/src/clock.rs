@@ -1,4 +1,4 @@
-//! Time comes from outside, so that a test can hold it still.
+//! Clocks: the time is passed in, so that a test can hold it still.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -8,27 +8,27 @@ use futures_util::future::BoxFuture;
 use tidings_model::Timestamp;
 use tokio::sync::oneshot;
 
-/// Tells the time and waits for it.
+/// A source of time and of timers.
 pub trait Clock: Send + Sync + 'static {
-    /// The moment it is.
+    /// The current wall-clock time.
     fn now(&self) -> Timestamp;
 
-    /// Time since a moment that stays the same while the process lives, as fine as the clock knows it and never
-    /// going back. For measuring.
+    /// Time since a fixed but unspecified moment. Monotonic, with the clock's finest resolution; for
+    /// measuring durations.
     fn elapsed(&self) -> Duration {
         self.now().since(Timestamp::from_millis(0))
     }
 
-    /// Resolves once `now()` is at or after the moment.
+    /// Resolves once `now()` is at or after `moment`.
     fn sleep_until(&self, moment: Timestamp) -> BoxFuture<'static, ()>;
 
-    /// Resolves once the duration has passed.
+    /// Resolves once `duration` has passed.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.sleep_until(self.now() + duration)
     }
 }
 
-/// The machine's clock.
+/// The clock of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WallClock;
 
@@ -47,13 +47,13 @@ impl Clock for WallClock {
         self.sleep(moment.since(self.now()))
     }
 
-    /// Counts on the monotonic clock: a step of the wall clock neither cuts nor stretches a wait.
+    /// Sleeps on the monotonic clock, so that a step of the wall clock neither shortens nor lengthens the wait.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
 }
 
-/// A clock that moves only when told. Clones tell the same time.
+/// A clock for tests that moves only when told. Clones share the same time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     state: Arc<Mutex<ManualState>>,
@@ -63,25 +63,25 @@ pub struct ManualClock {
 struct ManualState {
     now: Timestamp,
     elapsed: Duration,
-    /// By when they have waited long enough.
+    /// Pending sleeps, by the elapsed time at which they end and the order in which they were started.
     sleepers: BTreeMap<(Duration, u64), oneshot::Sender<()>>,
     slept: u64,
 }
 
 impl ManualClock {
-    /// A clock that stands at the moment.
+    /// Creates a clock that stands at `now`.
     pub fn at(now: Timestamp) -> Self {
         let elapsed = now.since(Timestamp::from_millis(0));
         let state = ManualState { now, elapsed, sleepers: BTreeMap::new(), slept: 0 };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Sets it to another moment, as people set a wall clock: no time passes by that.
+    /// Steps the wall clock without letting time pass: no sleep ends because of it.
     pub fn set(&self, now: Timestamp) {
         self.lock().now = now;
     }
 
-    /// Moves the clock and wakes those whose moment has come, earliest first.
+    /// Lets time pass and ends the sleeps that are due, earliest first.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.now = state.now + by;
@@ -91,12 +91,13 @@ impl ManualClock {
             if first.key().0 > elapsed {
                 break;
             }
-            // A sleeper that is gone has nothing to hear.
+            // The send fails when the sleeping future was dropped; there is nobody to wake then.
             let _ = first.remove().send(());
         }
     }
 
-    /// How many are waiting for a moment to come. A test waits for its sleeper to be there, then advances.
+    /// Number of pending sleeps. A test waits until its sleeper is counted, then calls
+    /// [`ManualClock::advance`].
     pub fn sleepers(&self) -> usize {
         let mut state = self.lock();
         state.sleepers.retain(|_, sleeper| !sleeper.is_closed());
@@ -127,7 +128,7 @@ impl Clock for ManualClock {
         let key = (state.elapsed + moment.since(state.now), state.slept);
         state.sleepers.insert(key, tx);
         Box::pin(async move {
-            // The clock itself is gone only when the test is over.
+            // An error means that the clock was dropped, which happens only when the test is over.
             let _ = rx.await;
         })
     }

@@ -1,16 +1,18 @@
-//! Writes that go on when their client leaves.
+//! Writes that go on when their client disconnects.
 //!
-//! Once a commit is in the store's queue it is made, whoever still waits for it. A request that is dropped with its client
-//! would never do what follows its commit, and would give back memory that the commit still holds.
+//! A commit in the store's queue is made whether or not anybody still waits for it. If the request's future
+//! were simply dropped, the work that follows the commit would never be done, and memory that the commit
+//! still uses would be counted as free.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::future::BoxFuture;
 
-/// A future that is finished by a task of its own if it is dropped after it was first polled. Until then it costs no task.
+/// A future that continues in a task of its own if it is dropped after its first poll. No task is spawned
+/// otherwise.
 pub struct DetachOnDrop<T: Send + 'static> {
-    /// None when it has finished.
+    /// `None` once the future has completed.
     work: Option<BoxFuture<'static, T>>,
     begun: bool,
 }
@@ -36,7 +38,7 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
 
 impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
-        // Without a runtime the server has stopped, and nobody is left to see a difference.
+        // Without a runtime the process is stopping, and nobody is left to notice.
         if let Some(work) = self.work.take().filter(|_| self.begun)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

@@ -1,4 +1,4 @@
-//! What every capability stands on: publish, append, match, deliver, without a capability's nouns.
+//! The engine: logs, commits, wake-ups and live delivery, independent of any capability.
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (delivery in the background
 //! from stored cursors), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`]

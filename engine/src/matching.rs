@@ -1,15 +1,15 @@
-//! Matching: which of many patterns match a name.
+//! Pattern matching: finds which of many patterns match a name.
 //!
-//! [`PatternIndex`] is a tree of pattern segments that is walked once per name, whatever the number of
-//! patterns that do not match. What a pattern means is written in [`tidings_model::pattern`]; that this
-//! index finds exactly what asking each pattern would find is tested as a property.
+//! [`PatternIndex`] is a trie of pattern segments. A lookup walks it once per name; patterns that do not
+//! match cost nothing. [`tidings_model::pattern`] defines what a pattern means. A property test checks that
+//! the index finds exactly the patterns that a linear scan finds.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tidings_model::Pattern;
 use tidings_model::pattern::{Matcher, NameSegment, SEPARATORS, Segment, segments};
 
-/// Keys under patterns; finds the keys whose patterns match a name.
+/// An index from patterns to keys that finds the keys whose patterns match a name.
 #[derive(Debug)]
 pub struct PatternIndex<K> {
     root: Node<K>,
@@ -19,9 +19,9 @@ pub struct PatternIndex<K> {
 #[derive(Debug)]
 struct Node<K> {
     keys: BTreeSet<K>,
-    /// Literal children, by separator and text written together as they stand in a name.
+    /// Children for literal segments. The key is the separator followed by the text, as both stand in a name.
     literals: HashMap<Box<str>, Node<K>>,
-    /// Children with a wildcard; few at any place, so they are tried one by one.
+    /// Children for wildcard segments. There are few at any node, so they are tried one by one.
     wildcards: Vec<(Segment, Node<K>)>,
 }
 
@@ -38,12 +38,12 @@ impl<K> Default for PatternIndex<K> {
 }
 
 impl<K: Ord + Clone> PatternIndex<K> {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a key under a pattern; false when it was there.
+    /// Adds a key under a pattern. Returns false when the pair was present already.
     pub fn insert(&mut self, pattern: &Pattern, key: K) -> bool {
         let mut node = &mut self.root;
         for segment in pattern.segments() {
@@ -54,24 +54,24 @@ impl<K: Ord + Clone> PatternIndex<K> {
         added
     }
 
-    /// Takes a key from under a pattern; false when it was not there.
+    /// Removes a key from a pattern. Returns false when the pair was not present.
     pub fn remove(&mut self, pattern: &Pattern, key: &K) -> bool {
         let removed = self.root.remove(pattern.segments(), key);
         self.len -= usize::from(removed);
         removed
     }
 
-    /// How many pairs of pattern and key there are.
+    /// Number of pairs of pattern and key.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the index has no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The keys under patterns that match the name, each once, in order.
+    /// The keys of all patterns that match the name, each once, in ascending order.
     pub fn matches(&self, name: &str) -> BTreeSet<K> {
         let mut at = Places::default();
         at.reach(&self.root, Hold::Pass);
@@ -100,7 +100,7 @@ impl<K: Ord> Node<K> {
         &mut self.wildcards[at].1
     }
 
-    /// Removes the key below the given path, and the nodes that are empty then.
+    /// Removes the key at the end of the path, and the nodes that become empty.
     fn remove(&mut self, path: &[Segment], key: &K) -> bool {
         let Some((segment, rest)) = path.split_first() else { return self.keys.remove(key) };
         if let Matcher::Literal(text) = &segment.matcher {
@@ -130,14 +130,14 @@ fn literal_key(separator: Option<char>, text: &str) -> Box<str> {
     separator.into_iter().chain(text.chars()).collect::<String>().into()
 }
 
-/// Whether a place may take further segments without moving on, as a `**` that has taken one may.
+/// Whether a node may consume further segments without moving on, as a `**` that has consumed one may.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
     Pass,
     Stay,
 }
 
-/// All places of the tree that the name read so far leads to.
+/// All nodes of the trie that the part of the name read so far leads to.
 struct Places<'a, K> {
     places: Vec<(&'a Node<K>, Hold)>,
 }
@@ -149,7 +149,7 @@ impl<K> Default for Places<'_, K> {
 }
 
 impl<'a, K> Places<'a, K> {
-    /// Adds a place, and those behind a `**` that takes nothing.
+    /// Adds a node, and the nodes behind a `**` that matches nothing.
     fn reach(&mut self, node: &'a Node<K>, hold: Hold) {
         if self.places.iter().any(|&(known, held)| std::ptr::eq(known, node) && held == hold) {
             return;
@@ -162,7 +162,7 @@ impl<'a, K> Places<'a, K> {
         }
     }
 
-    /// Reads one segment; `written` is it with its separator.
+    /// Consumes one segment of the name. `written` is the segment with its separator.
     fn step(&self, part: NameSegment<'_>, written: &str) -> Self {
         let mut next = Self::default();
         for &(node, hold) in &self.places {
@@ -173,7 +173,7 @@ impl<'a, K> Places<'a, K> {
                 next.reach(child, Hold::Pass);
             }
             if part.separator.is_none() {
-                // The first segment follows nothing and may stand behind any separator.
+                // The first segment of a name has no separator, so it matches a literal behind any of them.
                 for separator in SEPARATORS {
                     if let Some(child) = node.literals.get(&literal_key(Some(separator), part.text)) {
                         next.reach(child, Hold::Pass);

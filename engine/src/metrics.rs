@@ -1,9 +1,10 @@
-//! Metrics: numbers that a monitoring system reads, in the text that Prometheus reads.
+//! Metrics: counters, gauges and histograms, in the Prometheus text format.
 //!
-//! Whoever counts asks [`Metrics`] for a handle once, when it is made, and keeps it; counting is then an atomic
-//! addition without a lock or a lookup. What is known elsewhere anyway is [computed](Metrics::compute) when somebody
-//! reads. Here and not in `api`, so that stores and capabilities can count without knowing HTTP. A label's values are
-//! few and known in advance: never an id.
+//! A component asks [`Metrics`] for a handle once, when it is created, and keeps it; counting is then an
+//! atomic addition without a lock or a lookup. Values that are known elsewhere are
+//! [computed](Metrics::compute) when the metrics are read. This module is here and not in `api`, so that
+//! stores and capabilities can count without knowing HTTP. Label values must be few and known in advance:
+//! never use an id.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,44 +14,44 @@ use std::time::Duration;
 
 use tidings_model::limits::Limit;
 
-/// All metrics of a server. Clones are the same metrics.
+/// The registry of all metrics of a server. Clones share the same registry.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Mutex<BTreeMap<&'static str, Family>>>);
 
-/// What a metric is called, and what it tells.
+/// Name and description of a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
-    /// Its name, which begins with `tidings_`.
+    /// Name of the metric; begins with `tidings_`.
     pub name: &'static str,
-    /// A sentence for people.
+    /// Description of the metric: one sentence, shown as its `# HELP` line.
     pub help: &'static str,
 }
 
-/// What has happened. Each capability has its own categories and kinds.
+/// Counts events of the capabilities, by category and kind; each capability defines its own.
 pub const EVENTS: Name =
     Name { name: "tidings_events_total", help: "What has happened, by category and kind." };
-/// How long that took.
+/// Measures the duration of events of the capabilities, by category and kind.
 pub const EVENT_TIME: Name =
     Name { name: "tidings_event_latency_seconds", help: "How long it took, by category and kind." };
 
-/// Labels and their values.
+/// Label names and values of one series.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
 
 struct Family {
     help: &'static str,
     kind: Kind,
-    /// By their labels, as they are written.
+    /// The series of the family, by their labels as they are printed.
     series: BTreeMap<String, Series>,
 }
 
-/// Whether a number only grows.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows while the process lives.
+    /// A number that only grows while the process lives.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
-    /// It is many numbers: how many observations there were up to each bound.
+    /// Counts of observations, one for each upper bound.
     Histogram,
 }
 
@@ -61,41 +62,42 @@ enum Series {
     Computed(Box<dyn Fn() -> f64 + Send + Sync>),
 }
 
-/// A number that only grows. Clones are the same number.
+/// A number that only grows. Clones share the same number.
 #[derive(Clone, Debug, Default)]
 pub struct Counter(Arc<AtomicU64>);
 
-/// A number that goes up and down. Clones are the same number.
+/// A number that goes up and down. Clones share the same number.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<AtomicI64>);
 
-/// One of something that a gauge counts, until it is dropped.
+/// Adds one to a gauge for as long as it lives.
 #[derive(Debug)]
 pub struct Held(Gauge);
 
-/// How often observations were up to some bounds. Clones are the same histogram.
+/// Counts observations by upper bound. Clones share the same counts.
 #[derive(Clone, Debug)]
 pub struct Histogram(Arc<Observations>);
 
 #[derive(Debug)]
 struct Observations {
     buckets: Buckets,
-    /// One for each bound, and one for what is beyond.
+    /// One count for each bound, and a last one for observations above all bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-/// The bounds of a histogram. Observations are whole numbers of a unit, so that counting needs no fractions.
+/// The bounds of a histogram. Observations are integers in a small unit, so that counting needs no floating
+/// point.
 #[derive(Clone, Copy, Debug)]
 pub struct Buckets {
-    /// Upper bounds, growing.
+    /// Upper bounds, inclusive, in ascending order.
     pub bounds: &'static [u64],
-    /// How many units make one of what is written.
+    /// Divisor from the unit of observations to the unit that is printed.
     pub per_one: u32,
 }
 
 impl Buckets {
-    /// From a tenth of a millisecond to ten seconds; observed in microseconds, written in seconds.
+    /// From 0.1 ms to 10 s. Observed in microseconds, printed in seconds.
     pub const LATENCY: Self = Self {
         bounds: &[
             100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
@@ -103,17 +105,17 @@ impl Buckets {
         ],
         per_one: 1_000_000,
     };
-    /// Powers of four from one.
+    /// Powers of four from 1 to 4096, for counts.
     pub const COUNT: Self = Self { bounds: &[1, 4, 16, 64, 256, 1024, 4096], per_one: 1 };
 }
 
 impl Metrics {
-    /// None yet.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The counter of that name and labels.
+    /// Returns the counter with this name and these labels, creating it if needed.
     pub fn counter(&self, name: Name, labels: Labels<'_>) -> Counter {
         let series = |series: &mut Series| match series {
             Series::Counter(counter) => Some(counter.clone()),
@@ -122,7 +124,7 @@ impl Metrics {
         self.get(name, Kind::Counter, labels, || Series::Counter(Counter::default()), series)
     }
 
-    /// The gauge of that name and labels.
+    /// Returns the gauge with this name and these labels, creating it if needed.
     pub fn gauge(&self, name: Name, labels: Labels<'_>) -> Gauge {
         let series = |series: &mut Series| match series {
             Series::Gauge(gauge) => Some(gauge.clone()),
@@ -131,7 +133,7 @@ impl Metrics {
         self.get(name, Kind::Gauge, labels, || Series::Gauge(Gauge::default()), series)
     }
 
-    /// The histogram of that name and labels.
+    /// Returns the histogram with this name and these labels, creating it if needed.
     pub fn histogram(&self, name: Name, labels: Labels<'_>, buckets: Buckets) -> Histogram {
         let series = |series: &mut Series| match series {
             Series::Histogram(histogram) => Some(histogram.clone()),
@@ -140,12 +142,12 @@ impl Metrics {
         self.get(name, Kind::Histogram, labels, || Series::Histogram(Histogram::new(buckets)), series)
     }
 
-    /// Shows a histogram under another name as well.
+    /// Publishes an existing histogram under this name and these labels.
     pub fn show(&self, name: Name, labels: Labels<'_>, histogram: &Histogram) {
         self.put(name, Kind::Histogram, labels, Series::Histogram(histogram.clone()));
     }
 
-    /// A number that is worked out when somebody reads.
+    /// Registers a series whose value is computed each time the metrics are read.
     pub fn compute(
         &self,
         name: Name,
@@ -156,7 +158,7 @@ impl Metrics {
         self.put(name, kind, labels, Series::Computed(Box::new(value)));
     }
 
-    /// All metrics as text.
+    /// All metrics in the Prometheus text format.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for (name, family) in self.lock().iter() {
@@ -205,39 +207,39 @@ impl std::fmt::Debug for Metrics {
 }
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn count(&self) {
         self.add(1);
     }
 
-    /// Some more.
+    /// Adds `more`.
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The current count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl Gauge {
-    /// The number.
+    /// Replaces the value.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Up, or down.
+    /// Adds `change`, which may be negative.
     pub fn add(&self, change: i64) {
         self.0.fetch_add(change, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// The current value.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more, until what is returned is dropped.
+    /// Adds one until the returned guard is dropped.
     pub fn hold(&self) -> Held {
         self.add(1);
         Held(self.clone())
@@ -256,19 +258,19 @@ impl Histogram {
         Self(Arc::new(Observations { buckets, counts, sum: AtomicU64::new(0) }))
     }
 
-    /// Takes an observation, in the unit of the buckets.
+    /// Records an observation, in the unit of the buckets.
     pub fn observe(&self, value: u64) {
         let bucket = self.0.buckets.bounds.partition_point(|&bound| bound < value);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.0.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// Takes a time, for buckets in microseconds.
+    /// Records a duration. The buckets must be in microseconds.
     pub fn observe_time(&self, time: Duration) {
         self.observe(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// How many observations there were.
+    /// Number of observations so far.
     pub fn count(&self) -> u64 {
         self.0.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -316,31 +318,31 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(out, "{text}").expect("a string takes all");
 }
 
-/// Labels as Prometheus reads them.
+/// Formats labels as the Prometheus text format wants them.
 fn written(labels: Labels<'_>) -> String {
     let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let all: Vec<_> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     all.join(",")
 }
 
-/// How often each limit was hit.
+/// Counts how often each limit was hit, in `tidings_limit_hits_total`.
 #[derive(Clone, Debug)]
 pub struct LimitHits(Arc<[Counter]>);
 
 impl LimitHits {
-    /// Counted in the metrics.
+    /// Registers a counter for each limit.
     pub fn new(metrics: &Metrics) -> Self {
         const NAME: Name =
             Name { name: "tidings_limit_hits_total", help: "How often a limit was hit, by the limit." };
         Self(Limit::ALL.iter().map(|limit| metrics.counter(NAME, &[("limit", limit.name())])).collect())
     }
 
-    /// It was hit once more.
+    /// Counts a hit of the limit.
     pub fn count(&self, limit: Limit) {
         self.of(limit).count();
     }
 
-    /// How often it was hit.
+    /// Number of hits of the limit so far.
     pub fn get(&self, limit: Limit) -> u64 {
         self.of(limit).get()
     }

@@ -1,18 +1,18 @@
-//! Rng comes from outside, so that a test can repeat it.
+//! Random numbers from a seed that the caller gives, so that a test can repeat them.
 
 use std::sync::Mutex;
 
-/// A source of random numbers. Not for secrets.
+/// A seeded source of random numbers. Not cryptographically secure: never use it for secrets.
 #[derive(Debug)]
 pub struct Rng(Mutex<fastrand::Rng>);
 
 impl Rng {
-    /// The same seed gives the same numbers.
+    /// Creates a generator. The same seed gives the same sequence of numbers.
     pub fn seeded(seed: u64) -> Self {
         Self(Mutex::new(fastrand::Rng::with_seed(seed)))
     }
 
-    /// A number in the range.
+    /// Draws a number from the range, both ends included.
     pub fn within(&self, range: std::ops::RangeInclusive<u64>) -> u64 {
         self.0.lock().expect("nobody panics while drawing").u64(range)
     }

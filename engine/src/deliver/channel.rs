@@ -10,62 +10,63 @@ use super::{Encode, Frame, Lost, Source};
 use crate::Bus;
 use crate::bus::Attachment;
 
-/// One log in one wire form: the frames of late, and who hears them.
+/// One log in one wire form: a ring of recent frames, and the readers of it.
 pub struct Channel {
     pub(super) source: Arc<dyn Source>,
     pub(super) encode: Arc<dyn Encode>,
     pub(super) limits: Limits,
     state: Mutex<ChannelState>,
     queue: Queue,
-    /// Something may be new since the pump looked.
+    /// Set when the log may have changed since the pump last read it.
     pub(super) stale: AtomicBool,
-    /// The pump knows that it has to look.
+    /// Set while the channel is in the queue of its pump, or served by it.
     pub(super) queued: AtomicBool,
     _attachment: Attachment,
     _registration: Registration,
 }
 
-/// What is new, and where everybody is.
+/// The ring and the readers of a channel.
 #[derive(Default)]
 pub(super) struct ChannelState {
-    /// Up to where records have become frames.
+    /// Position up to which records have been encoded.
     pub(super) head: Position,
-    /// Number of the first frame in the ring.
+    /// Number of the first frame in the ring. Frames are numbered from the start of the channel.
     first: u64,
     ring: VecDeque<Frame>,
     bytes: usize,
-    /// Records that were ever in the ring.
+    /// Number of records ever pushed into the ring.
     pub(super) told: u64,
-    /// Nothing more will come.
+    /// Set when no more frames will come.
     pub(super) ended: Option<End>,
-    /// The pump is about to wake everybody and to look then what is still needed.
+    /// Set from a push until all readers are woken. Frames that all have read are released only after that.
     waking: bool,
     readers: Vec<Option<Reader>>,
     vacant: Vec<usize>,
-    /// The last frame that a reader read from the log for itself, and up to where it would have read.
+    /// The last frame that a reader read from the log by itself, and the position up to which it wanted to
+    /// read.
     kept: Option<(Frame, Position)>,
 }
 
-/// Why nothing more comes.
+/// Why a channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The log was closed; the last frame says so.
+    /// The log was closed. The last frame says so.
     Closed,
-    /// It cannot be read any more.
+    /// The log cannot be read any more.
     Lost(Lost),
 }
 
-/// What a channel knows of a reader.
+/// A reader of a channel.
 #[derive(Default)]
 struct Reader {
     waker: Option<Waker>,
-    /// The number of its next frame, when it reads from the ring.
+    /// Number of its next frame; `None` while it reads the log.
     next: Option<u64>,
-    /// The last it has taken.
+    /// Position of the last record it has taken.
     after: Position,
 }
 
-/// A reader that wants to be woken.
+/// A reader that is to be woken.
 pub(super) struct ToWake {
     slot: usize,
     pub(super) waker: Waker,
@@ -94,28 +95,29 @@ impl Channel {
         })
     }
 
-    /// Has the pump look at the log again.
+    /// Asks the pump to read the log again.
     pub(super) fn look(self: &Arc<Self>) {
         self.stale.store(true, Ordering::SeqCst);
         if !self.queued.swap(true, Ordering::SeqCst) {
-            // Without pumps the server has stopped.
+            // The send fails only when the pumps have stopped, which means that the server has.
             let _ = self.queue.send(self.clone());
         }
     }
 
-    /// How many listen.
+    /// Number of readers.
     pub(super) fn readers(&self) -> usize {
         let state = self.lock();
         state.readers.len() - state.vacant.len()
     }
 
-    /// Also after somebody has panicked while holding it: that one is lost, and those who leave must be able to.
+    /// Locks the state, ignoring poison: a reader that panicked is lost, and the others must still be able to
+    /// leave.
     pub(super) fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What the bus calls when the log has changed.
+/// The waker on the bus: called when the log has changed.
 struct Look(Weak<Channel>);
 
 impl Wake for Look {
@@ -145,7 +147,8 @@ impl ChannelState {
         }
     }
 
-    /// What is returned must be dropped without the lock: it may be the last to hold who knows whom.
+    /// Removes a reader. Drop the returned waker after releasing the lock: its drop may run code that takes
+    /// the lock.
     #[must_use]
     pub(super) fn leave(&mut self, slot: usize) -> Option<Waker> {
         let left = self.readers[slot].take();
@@ -156,21 +159,23 @@ impl ChannelState {
         left.and_then(|reader| reader.waker)
     }
 
-    /// Keeps a frame for others who come to the same registration. What is returned is to be dropped without the lock.
+    /// Keeps a frame for other readers that resume from the same position. Drop the result after releasing
+    /// the lock.
     pub(super) fn keep(&mut self, frame: Frame, through: Position) -> Option<(Frame, Position)> {
         self.kept.replace((frame, through))
     }
 
-    /// The frame that was kept, if it is what a reader would read just after a position.
+    /// The kept frame, if a reader at this position would read the same.
     pub(super) fn kept(&self, after: Position, through: Position, stamp: u64) -> Option<Frame> {
         let (frame, read_through) = self.kept.as_ref()?;
-        // If it reached as far as could be read then, there may be more to read or to say now.
+        // A frame that reached the end of what could be read may be longer now, or the log may have been
+        // closed.
         let unchanged = *read_through == through && self.ended.is_none();
         let current = unchanged || frame.next < *read_through;
         (frame.after == after && frame.stamp == stamp && current).then(|| frame.clone())
     }
 
-    /// Notes whom to wake when there is more.
+    /// Registers the waker to call when there is more to read.
     pub(super) fn wait(&mut self, slot: usize, waker: &Waker) {
         if let Some(reader) = &mut self.readers[slot] {
             match &reader.waker {
@@ -180,18 +185,19 @@ impl ChannelState {
         }
     }
 
-    /// Notes where a reader is: after which position, and before which frame of the ring unless it reads the log.
+    /// Records a reader's position, and the number of its next frame in the ring (`None` while it reads the
+    /// log).
     pub(super) fn note(&mut self, slot: usize, after: Position, next: Option<u64>) {
         let Some(reader) = &mut self.readers[slot] else { return };
         reader.after = after;
         let before = std::mem::replace(&mut reader.next, next);
-        // It may have been the last that needed the oldest frames.
+        // It may have been the last reader that needed the oldest frames.
         if before == Some(self.first) && !self.waking {
             self.forget_heard();
         }
     }
 
-    /// The number of the frame that begins just after a position; that of the next one if it is the head.
+    /// Number of the frame that begins right after a position; at the head, that of the frame to come.
     pub(super) fn locate(&self, after: Position) -> Option<u64> {
         if let Some(at) = self.ring.iter().position(|frame| frame.after == after) {
             return Some(self.first + at as u64);
@@ -199,24 +205,24 @@ impl ChannelState {
         (after == self.head).then(|| self.end())
     }
 
-    /// The frames from a number on; none if the first of them are gone.
+    /// The frames from a number on; `None` if the first of them was dropped from the ring.
     pub(super) fn frames(&self, next: u64) -> Option<impl Iterator<Item = &Frame>> {
         let skip = next.checked_sub(self.first)?;
         Some(self.ring.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)))
     }
 
-    /// How many records had been told before the frame of this number.
+    /// Number of records in all frames before the one with this number.
     pub(super) fn told_before(&self, next: u64) -> u64 {
         let ahead = self.frames(next).into_iter().flatten().map(|frame| frame.records as u64);
         self.told - ahead.sum::<u64>()
     }
 
-    /// The position of the reader that is furthest behind.
+    /// Position of the slowest reader.
     pub(super) fn furthest_behind(&self) -> Option<Position> {
         self.readers.iter().flatten().map(|reader| reader.after).min()
     }
 
-    /// The number that the next frame will have.
+    /// Number of the frame that is pushed next.
     pub(super) fn end(&self) -> u64 {
         self.first + self.ring.len() as u64
     }
@@ -230,25 +236,25 @@ impl ChannelState {
         self.bytes += frame.bytes.len();
         self.told += frame.records as u64;
         self.ring.push_back(frame);
-        // The newest stays, however large it is: most readers are about to take it.
+        // The newest frame stays, however large: most readers are about to take it.
         while (self.bytes > limits.ring_bytes || self.ring.len() > limits.ring_frames) && self.ring.len() > 1
         {
             self.drop_first();
         }
     }
 
-    /// Ends the channel without a last word. All are to be woken.
+    /// Ends the channel without a last frame. Returns the readers to wake.
     pub(super) fn lose(&mut self, lost: Lost) -> Vec<ToWake> {
         self.ended.get_or_insert(End::Lost(lost));
         self.to_wake()
     }
 
-    /// Whether it has ended though its log may go on.
+    /// Whether the channel ended although its log may go on.
     pub(super) fn is_lost(&self) -> bool {
         matches!(self.ended, Some(End::Lost(_)))
     }
 
-    /// All who want to be woken.
+    /// All readers that wait to be woken.
     pub(super) fn to_wake(&self) -> Vec<ToWake> {
         let waiting = self.readers.iter().enumerate();
         waiting
@@ -256,24 +262,24 @@ impl ChannelState {
             .collect()
     }
 
-    /// Does not wake a reader again until it asks for it. What is returned is to be dropped without the lock.
+    /// Removes a reader's waker until it registers another. Drop the result after releasing the lock.
     #[must_use]
     pub(super) fn forget(&mut self, reader: &ToWake) -> Option<Waker> {
         let known = &mut self.readers.get_mut(reader.slot)?.as_mut()?.waker;
-        // Another may have come to its registration.
+        // The slot may have been given to another reader.
         known.take_if(|waker| waker.will_wake(&reader.waker))
     }
 
-    /// Everybody was woken.
+    /// Called when all readers have been woken.
     pub(super) fn woken(&mut self) {
         self.waking = false;
         self.forget_heard();
     }
 
-    /// Lets go of frames that all readers of the ring have heard.
+    /// Drops the frames that all readers of the ring have taken.
     fn forget_heard(&mut self) {
         if self.ring.is_empty() || self.ended.is_some() {
-            // The last frame of a closed log is for those who come from history.
+            // The last frame of a closed log is kept for readers that still come from the log.
             return;
         }
         let needed = self.readers.iter().flatten().filter_map(|reader| reader.next).min();

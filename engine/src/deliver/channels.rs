@@ -10,16 +10,17 @@ use super::subscription::Subscription;
 use super::{Encode, Source};
 use crate::Bus;
 
-/// How much a channel keeps in memory, and takes at a time.
+/// Memory limits of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of frames that a channel keeps for readers that are behind. Whoever is further behind reads the log.
+    /// Bytes of frames kept in the ring. A reader that is further behind reads the log.
     pub ring_bytes: usize,
-    /// Frames that it keeps at most, however small.
+    /// Number of frames kept in the ring, however small.
     pub ring_frames: usize,
-    /// Bytes of records that are read from the log at a time, to be shared by all.
+    /// Bytes of records that a pump reads from the log at a time, for all readers.
     pub read_bytes: usize,
-    /// Bytes of records that one reader reads from the log at a time for itself. It may take them as slowly as it is let.
+    /// Bytes of records that a reader behind the ring reads from the log at a time. They stay in memory until
+    /// it took them.
     pub own_bytes: usize,
 }
 
@@ -34,25 +35,26 @@ impl Default for Limits {
     }
 }
 
-/// What a reader joins, and where.
+/// A request to join a channel.
 pub struct Join {
-    /// The log in which new records come.
+    /// The log to which new records are appended.
     pub log: LogId,
-    /// The wire form. Readers of the same log and form share their frames, so a name must always mean the same encoding.
+    /// Name of the wire form. Readers of the same log and form share frames, so a name must always mean the
+    /// same encoding.
     pub form: &'static str,
-    /// Where the records come from.
+    /// Source of the records.
     pub source: Arc<dyn Source>,
-    /// How they are written.
+    /// Encoder of the records.
     pub encode: Arc<dyn Encode>,
-    /// The log's tail, as it was a moment ago.
+    /// A recent tail of the log, where a new channel begins.
     pub tail: Position,
-    /// The reader wants what comes after this.
+    /// The reader gets the records after this position.
     pub after: Position,
-    /// The least stamp it may be shown.
+    /// The lowest stamp of frames that the reader accepts.
     pub stamp: u64,
 }
 
-/// All channels of a server. Clones are the same.
+/// All channels of a server. Clones share the same channels.
 #[derive(Clone)]
 pub struct Channels {
     registry: Arc<Registry>,
@@ -66,22 +68,22 @@ pub(super) struct Registry {
     logs: Mutex<HashMap<LogId, Forms>>,
 }
 
-/// The channels of one log, by their forms.
+/// The channels of one log, by wire form.
 type Forms = Vec<(&'static str, Weak<Channel>)>;
 
 impl Channels {
-    /// Nobody has joined yet. The pumps run on the runtime this is called in, until the last clone is dropped.
+    /// Creates an empty set. The pumps run on the current runtime until the last clone is dropped.
     pub fn new(bus: Bus, limits: Limits) -> Self {
         Self { registry: Arc::default(), bus, limits, pumps: Arc::new(pump::start()) }
     }
 
-    /// Begins to listen. Nothing is read before the subscription is polled.
+    /// Joins a channel, creating it if needed. Nothing is read before the subscription is polled.
     pub fn join(&self, join: Join) -> Subscription {
         let Join { log, form, source, encode, tail, after, stamp } = join;
         let mut logs = self.registry.lock();
         let forms = logs.entry(log).or_default();
         let known = forms.iter().find(|(known, _)| *known == form).and_then(|(_, channel)| channel.upgrade());
-        // One that has lost its registration in the log is only there for those who have not heard it yet.
+        // A lost channel stays only for the readers that have not noticed yet; new readers get a new channel.
         let lost = match known {
             Some(channel) if !channel.lock().is_lost() => return Subscription::new(channel, after, stamp),
             lost => lost,
@@ -92,14 +94,14 @@ impl Channels {
         forms.retain(|(known, _)| *known != form);
         forms.push((form, Arc::downgrade(&channel)));
         drop(logs);
-        // Not before: this may be its last owner, and it leaves the registry.
+        // Dropped after the lock: this may be its last owner, and dropping it takes the lock to deregister.
         drop(lost);
-        // What was appended between the caller's look at the tail and now.
+        // Records may have been appended since the caller read the tail.
         channel.look();
         Subscription::new(channel, after, stamp)
     }
 
-    /// How many listen to a log, in whatever form.
+    /// Number of readers of a log, in all forms.
     pub fn readers(&self, log: LogId) -> usize {
         let channels: Vec<_> = match self.registry.lock().get(&log) {
             Some(forms) => forms.iter().filter_map(|(_, channel)| channel.upgrade()).collect(),
@@ -108,7 +110,7 @@ impl Channels {
         channels.iter().map(|channel| channel.readers()).sum()
     }
 
-    /// Where the reader of a log is that is furthest behind; none when nobody listens.
+    /// Position of the slowest reader of a log; `None` when it has no readers.
     pub fn furthest_behind(&self, log: LogId) -> Option<Position> {
         let channels: Vec<_> = {
             let logs = self.registry.lock();
@@ -117,10 +119,10 @@ impl Channels {
         channels.iter().filter_map(|channel| channel.lock().furthest_behind()).min()
     }
 
-    /// Where the channels of all logs that somebody listens to come from; of each log one.
+    /// The sources of all logs that have readers, one per log.
     pub fn sources(&self) -> Vec<Arc<dyn Source>> {
         let living = |forms: &Forms| forms.iter().filter_map(|(_, channel)| channel.upgrade()).collect();
-        // Not under the lock: this may become the last owner of one, and then it leaves the registry.
+        // Dropped after the lock: this may become the last owner of a channel, and dropping it takes the lock.
         let logs: Vec<Vec<_>> = self.registry.lock().values().map(living).collect();
         let heard = |channels: &Vec<Arc<Channel>>| {
             let channel = channels.iter().find(|channel| channel.readers() > 0)?;
@@ -129,13 +131,13 @@ impl Channels {
         logs.iter().filter_map(heard).collect()
     }
 
-    /// How many channels there are.
+    /// Number of channels.
     pub fn len(&self) -> usize {
         let logs = self.registry.lock();
         logs.values().flatten().filter(|(_, channel)| channel.strong_count() > 0).count()
     }
 
-    /// Whether nobody listens to anything.
+    /// Whether there are no channels.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -147,7 +149,7 @@ impl Registry {
     }
 }
 
-/// A channel's registration in the registry, which is free again when the channel is dropped.
+/// A channel's entry in the registry. Removed when the channel is dropped.
 pub(super) struct Registration {
     registry: Weak<Registry>,
     log: LogId,
@@ -165,7 +167,7 @@ impl Drop for Registration {
         let Some(registry) = self.registry.upgrade() else { return };
         let mut logs = registry.lock();
         let Some(forms) = logs.get_mut(&self.log) else { return };
-        // Another channel may have been put here since the last reader left this one; it is alive.
+        // A new channel may have taken this entry since the last reader left; that one is alive and stays.
         forms.retain(|(form, channel)| *form != self.form || channel.strong_count() > 0);
         if forms.is_empty() {
             logs.remove(&self.log);
@@ -173,5 +175,5 @@ impl Drop for Registration {
     }
 }
 
-/// Where a channel asks to be looked after.
+/// Queue of the channels that a pump has to read.
 pub(super) type Queue = mpsc::UnboundedSender<Arc<Channel>>;

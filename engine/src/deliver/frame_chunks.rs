@@ -2,17 +2,17 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-/// What is sent of a frame: one chunk, or two of which frames of other channels have the first as well.
+/// The bytes of a frame: one chunk, or two of which frames of other channels share the first.
 #[derive(Clone, Debug)]
 pub enum FrameChunks {
-    /// All of it.
+    /// The whole frame.
     One(Bytes),
-    /// What others have, too, and what they have not. No larger than one chunk, so that frames of one are not, either.
+    /// A shared chunk and this frame's own. Behind an `Arc`, so that the enum is no larger than one `Bytes`.
     Two(Arc<[Bytes; 2]>),
 }
 
 impl FrameChunks {
-    /// In order.
+    /// The chunks, in the order in which they are sent.
     pub fn as_slice(&self) -> &[Bytes] {
         match self {
             Self::One(chunk) => std::slice::from_ref(chunk),
@@ -20,7 +20,7 @@ impl FrameChunks {
         }
     }
 
-    /// Bytes of all chunks.
+    /// Total bytes of all chunks.
     pub fn len(&self) -> usize {
         match self {
             Self::One(chunk) => chunk.len(),
@@ -33,7 +33,7 @@ impl FrameChunks {
         self.len() == 0
     }
 
-    /// All chunks as one.
+    /// Copies all chunks into one.
     pub fn joined(self) -> Bytes {
         match self {
             Self::One(chunk) => chunk,

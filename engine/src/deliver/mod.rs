@@ -1,17 +1,18 @@
-//! Live delivery: what is appended once is encoded once and heard by everybody who is connected.
+//! Live delivery: each record is encoded once and sent to every connected reader.
 //!
-//! A [`Channel`] belongs to a log and a wire form. Its pump reads what is new in the log, encodes it, one [`Frame`] an
-//! append, and puts the frames into a ring. A [`Subscription`] is a reader's cursor: into the ring, or, when it is further
-//! behind, into the log itself, from which it reads until it reaches the ring. It has no queue and no task. Whoever
-//! drives it, a body that is polled or a socket, takes what lies between the cursor and the head whenever it can send;
-//! when it cannot, the cursor stays where it is.
+//! A [`Channel`] belongs to a log and a wire form. Its pump reads new records from the log, encodes each
+//! append as one [`Frame`] and pushes the frames into a ring. A [`Subscription`] is a reader's cursor: into
+//! the ring, or, when it is too far behind, into the log itself, which it reads until it reaches the ring. It
+//! has no queue and no task. Whoever drives it, a response body or a socket, takes the frames between cursor
+//! and head whenever it can send; while it cannot, the cursor stays where it is.
 //!
-//! Read [`Channels`] (who joins what), `channel` (ring and readers), `pump` (from the log to the ring), then
-//! [`Subscription`] (from the ring to a reader).
+//! Read [`Channels`] (joining a channel), `channel` (ring and readers), `pump` (from the log to the ring),
+//! then [`Subscription`] (from the ring to a reader).
 //!
-//! Invariants: a reader hears every record after its position, in order, once. It passes from history to the ring only
-//! where a frame begins. What a channel keeps in memory is bounded by [`Limits`], whatever its readers do.
-//! Not here: sockets, framing, times without progress (`api`).
+//! Invariants: a reader gets every record after its position, in order, once. It moves from the log to the
+//! ring only at the start of a frame. The memory of a channel is bounded by [`Limits`], whatever its readers
+//! do.
+//! Not here: sockets, framing, time limits for slow readers (`api`).
 
 mod channel;
 mod channels;
@@ -29,29 +30,31 @@ pub use channels::{Channels, Join, Limits};
 pub use frame_chunks::FrameChunks;
 pub use subscription::{Step, Subscription};
 
-/// Where the records of a channel come from: a log, or what a capability makes of several.
+/// Where a channel reads its records: a log, or a combination of logs that a capability makes.
 pub trait Source: Send + Sync + 'static {
-    /// Records in order, and the status of the log in which new ones come.
+    /// Reads records in order, with the status of the log to which new records are appended.
     fn read(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>>;
 
-    /// What is new, for all who listen now: what [`Source::read`] gives, and between it what only those hear who are
-    /// there. Such a record has no commit, and the status tells the last of all as the tail.
+    /// Reads new records for the connected readers: those of [`Source::read`] and, between them, ephemeral
+    /// ones that are not stored. An ephemeral record has commit number zero, and the status has the last
+    /// record of either kind as its tail.
     fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         self.read(span)
     }
 
-    /// Called now and then while somebody listens, so that what would go when nobody does can stay.
+    /// Called from time to time while the channel has readers, so that a source can renew what would
+    /// otherwise expire.
     fn keep(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 }
 
-/// Why the source cannot be read any more.
+/// Why a source cannot be read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// It has ended, or what comes next in it is gone.
+    /// The log was deleted, or the next records were trimmed.
     Gone,
-    /// It could not be read. Perhaps it can when somebody tries again.
+    /// The read failed. A new attempt may succeed.
     Failed,
 }
 
@@ -64,46 +67,47 @@ impl From<ReadError> for Lost {
     }
 }
 
-/// How records are written for clients. The same for all readers of a channel.
+/// Encodes records for clients. The result is shared by all readers of a channel.
 pub trait Encode: Send + Sync + 'static {
-    /// A number that grows with time and is written into frames; a reader may ask for at least some number.
+    /// A number that grows with time and is written into frames. A reader may ask for frames of at least some
+    /// stamp.
     fn stamp(&self) -> u64 {
         0
     }
 
-    /// Writes records, of which there may be none, and what there is to know at their end.
+    /// Encodes the records of a batch, of which there may be none, and the state at its end.
     fn encode(&self, batch: &Batch<'_>, stamp: u64) -> FrameChunks;
 }
 
-/// Consecutive records to be encoded.
+/// Consecutive records that are encoded together.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// The records.
+    /// The records, in order.
     pub records: &'a [Record],
-    /// Where to resume after them.
+    /// Position from which a reader resumes after the batch.
     pub next: Position,
-    /// Whether that was the tail.
+    /// Whether the batch reaches the tail of the log.
     pub up_to_date: bool,
-    /// Whether the log is closed and this is all of it.
+    /// Whether the log is closed and the batch reaches its end.
     pub closed: bool,
 }
 
-/// What a reader gets: records as they are written on the wire.
+/// Encoded records, as they are sent to readers.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// What is sent. Shared by all readers.
+    /// The encoded bytes, shared by all readers.
     pub bytes: FrameChunks,
-    /// Where a reader must be to hear it.
+    /// Position of a reader before the frame.
     pub after: Position,
-    /// Where it is then.
+    /// Position of a reader after the frame.
     pub next: Position,
-    /// How many records are in it that a commit has made.
+    /// Number of stored records in the frame; ephemeral ones are not counted.
     pub records: usize,
-    /// Whether that was the tail.
+    /// Whether the frame reaches the tail of the log.
     pub up_to_date: bool,
-    /// Whether nothing can follow.
+    /// Whether the log is closed and this is its last frame.
     pub closed: bool,
-    /// The stamp that is written in it.
+    /// The stamp that was encoded into the frame.
     pub stamp: u64,
 }
 

@@ -1,4 +1,4 @@
-//! From the log to the ring, and from the ring to those who wait.
+//! Pumps: the tasks that read new records from logs into rings and wake the waiting readers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::channels::Queue;
 use super::{Batch, Frame, Lost};
 use crate::log::{Boundary, Page, Span};
 
-/// Being woken may mean writing to a socket: after so many, others get their turn.
+/// Readers woken before the pump yields. A wake-up may write to a socket, so other tasks must get their turn.
 const WAKES_PER_TURN: usize = 64;
 
-/// The tasks that look after channels; a channel is always looked after by the same one.
+/// The pump tasks. A channel is always served by the same one.
 pub(super) struct Pumps {
     queues: Vec<Queue>,
     tasks: Vec<JoinHandle<()>>,
@@ -36,7 +36,7 @@ impl Drop for Pumps {
     }
 }
 
-/// Starts as many as there are processors.
+/// Starts one pump per processor.
 pub(super) fn start() -> Pumps {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     let (queues, tasks) = (0..count)
@@ -48,7 +48,8 @@ pub(super) fn start() -> Pumps {
     Pumps { queues, tasks }
 }
 
-/// The queue is bounded by the number of channels: each is in it at most once.
+/// Serves the channels of one queue. A channel is queued at most once, so the number of channels bounds the
+/// queue.
 async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
     let mut working = FuturesUnordered::new();
     loop {
@@ -62,7 +63,7 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
     }
 }
 
-/// Brings a channel up to date. One that cannot be is given up, and all others go on.
+/// Brings a channel up to date. If that panics, its readers are told that it is lost; other channels go on.
 async fn look_after(channel: Arc<Channel>) {
     let bringing = AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
     if bringing.await.is_err() {
@@ -71,28 +72,30 @@ async fn look_after(channel: Arc<Channel>) {
     }
 }
 
-/// Wakes a reader, which may write to its socket here and now. One that panics is not woken again; all others hear as ever.
+/// Wakes a reader, which may write to its socket on this task. A waker that panics is removed; other readers
+/// are unaffected.
 fn wake(channel: &Channel, reader: &ToWake) {
     if catch_unwind(AssertUnwindSafe(|| reader.waker.wake_by_ref())).is_err() {
-        // Dropped without the lock.
+        // Dropped only after the lock is released.
         let _forgotten = channel.lock().forget(reader);
     }
 }
 
-/// Nobody else does while the channel is marked as queued.
+/// Reads until nothing is new. Only one task does so at a time: the one that took the channel from the queue.
 async fn bring_up_to_date(channel: &Arc<Channel>) {
     loop {
         channel.stale.store(false, Ordering::SeqCst);
         advance(channel).await;
         channel.queued.store(false, Ordering::SeqCst);
-        // What came before that did not queue it and is ours to see; what comes after queues it again.
+        // A change before this store did not queue the channel, so it must be handled here; a later one
+        // queues it again.
         if !channel.stale.load(Ordering::SeqCst) || channel.queued.swap(true, Ordering::SeqCst) {
             return;
         }
     }
 }
 
-/// Reads all that is new, makes frames of it and wakes the readers.
+/// Reads all new records, pushes them as frames and wakes the readers.
 async fn advance(channel: &Arc<Channel>) {
     loop {
         let head = {
@@ -131,7 +134,8 @@ async fn advance(channel: &Arc<Channel>) {
     }
 }
 
-/// A frame for each append, so that readers see what belongs together, and one for a log that was only closed.
+/// Makes one frame per append, so that readers get it as a whole, and an empty one for a log that was only
+/// closed.
 fn frames(channel: &Channel, mut after: Position, page: &Page) -> Vec<Frame> {
     let (status, encode) = (page.status, &*channel.encode);
     let stamp = encode.stamp();

@@ -9,43 +9,44 @@ use super::channel::{Channel, End};
 use super::{Batch, Frame, Lost};
 use crate::log::{Page, Span};
 
-/// One reader's cursor. Leaves its channel when dropped.
+/// One reader's cursor in a channel. Leaves the channel when dropped.
 pub struct Subscription {
     channel: Arc<Channel>,
     slot: usize,
-    /// The last it has heard.
+    /// Position of the last record that the reader has taken.
     after: Position,
-    /// It is not shown a lower stamp than this.
+    /// Lowest stamp of frames that the reader accepts.
     stamp: u64,
     read_state: ReadState,
-    /// How many records the channel had told before this reader's next one, once it has reached the ring.
+    /// Records of the channel before this reader's next one; `None` until it has reached the ring.
     heard: Option<u64>,
-    /// Whether it has ever had all there was.
+    /// Whether the reader has ever reached the tail.
     caught_up: bool,
-    /// The first frame is given also when there is nothing new: it tells where the reader is.
+    /// Whether the first frame was given. It is given even when nothing is new, because it carries the
+    /// reader's position.
     greeted: bool,
     over: Option<Step>,
 }
 
 enum ReadState {
-    /// In the log, about to read.
+    /// Behind the ring, about to read the log.
     Log,
-    /// In the log, reading up to a position.
+    /// Behind the ring, reading the log up to a position.
     Reading(BoxFuture<'static, Result<Page, Lost>>, Position),
-    /// In the log, with a frame that another reader has read there.
+    /// Behind the ring, with a frame that another reader read from the log.
     Kept(Frame),
-    /// In the ring, at the frame of this number.
+    /// In the ring, before the frame of this number.
     Ring(u64),
 }
 
-/// What a reader is told.
+/// The result of polling a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There are frames.
+    /// At least one frame was taken.
     Frames,
-    /// The log is closed, as the last frame said.
+    /// The log is closed, and the reader has taken its last frame.
     Closed,
-    /// The log cannot be read any more, or not from here.
+    /// The log cannot be read any more, or not from the reader's position.
     Lost(Lost),
 }
 
@@ -66,24 +67,24 @@ impl Subscription {
         }
     }
 
-    /// The last it has heard.
+    /// Position of the last record that the reader has taken.
     pub fn position(&self) -> Position {
         self.after
     }
 
-    /// Whether it has ever had all there was.
+    /// Whether the reader has ever reached the tail.
     pub fn has_caught_up(&self) -> bool {
         self.caught_up
     }
 
-    /// How many records it has not heard yet; none until it has once had all there was.
+    /// Number of records that the reader has not taken yet; `None` until it has reached the tail once.
     pub fn lag(&self) -> Option<u64> {
         let heard = self.heard.filter(|_| self.caught_up)?;
         Some(self.channel.lock().told.saturating_sub(heard))
     }
 
-    /// Gives the next frames to `take`, until they have at least so many bytes. Pending when there is nothing new; the
-    /// waker is called when there is, and may be called without need.
+    /// Passes the next frames to `take`, until they have at least `room` bytes. Pending when nothing is new;
+    /// the waker may also be called spuriously.
     pub fn poll_frames(
         &mut self,
         cx: &mut Context<'_>,
@@ -114,7 +115,7 @@ impl Subscription {
                     let read = match reading.poll_unpin(cx) {
                         Poll::Ready(read) => read,
                         Poll::Pending => {
-                            // The log may end meanwhile.
+                            // Registers with the channel too: the log may end during the read.
                             self.channel.lock().wait(self.slot, cx.waker());
                             return Poll::Pending;
                         }
@@ -132,12 +133,13 @@ impl Subscription {
         }
     }
 
-    /// The next frames, of which there is at least one, or how it ended.
+    /// Waits for the next frames, at least one, or the end of the channel.
     pub async fn next(&mut self, room: usize, mut take: impl FnMut(&Frame)) -> Step {
         std::future::poll_fn(|cx| self.poll_frames(cx, room, &mut take)).await
     }
 
-    /// Frames from the ring; none when the reader has to look elsewhere.
+    /// Takes frames from the ring. Returns `None` when the reader's state has changed and must be looked at
+    /// again.
     fn poll_ring(
         &mut self,
         cx: &mut Context<'_>,
@@ -148,7 +150,7 @@ impl Subscription {
         let Self { channel, slot, after, stamp, read_state, heard, caught_up, over, .. } = self;
         let mut state = channel.lock();
         let Some(frames) = state.frames(next) else {
-            // It was so slow that the ring has gone on without it.
+            // The reader was so slow that its next frame was dropped from the ring.
             state.note(*slot, *after, None);
             *read_state = ReadState::Log;
             return Poll::Ready(None);
@@ -173,7 +175,7 @@ impl Subscription {
             return Poll::Ready(Some(Step::Frames));
         }
         if next < state.end() {
-            // Its stamp is higher than what the others are shown.
+            // The reader asked for a higher stamp than this frame has, so it reads the log itself.
             state.note(*slot, *after, None);
             *read_state = ReadState::Log;
             return Poll::Ready(None);
@@ -187,7 +189,7 @@ impl Subscription {
         Poll::Pending
     }
 
-    /// Goes on to the ring if it can, otherwise begins to read the log, or waits.
+    /// Moves to the ring if the reader has reached it; otherwise begins to read the log, or waits.
     fn begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.channel.lock();
         if self.greeted
@@ -208,7 +210,7 @@ impl Subscription {
                     self.over = Some(Step::Lost(lost));
                     return Poll::Ready(());
                 }
-                // The frame that says so is not for it, so it asks the log.
+                // The closing frame has too low a stamp for this reader, so it reads the log.
                 Some(End::Closed) => {}
                 None => {
                     state.wait(self.slot, cx.waker());
@@ -216,7 +218,7 @@ impl Subscription {
                 }
             }
         }
-        // Not beyond the head: that is where a frame begins, so that is where it can go on to the ring.
+        // Not beyond the head: a frame begins there, so that is where the reader can move to the ring.
         let bytes = self.channel.limits.own_bytes;
         let through = state.head;
         if let Some(frame) = state.kept(self.after, through, self.channel.encode.stamp().max(self.stamp)) {
@@ -230,10 +232,11 @@ impl Subscription {
         Poll::Ready(())
     }
 
-    /// A frame of its own, from the log.
+    /// Encodes a page of the log as a frame for this reader.
     fn own(&mut self, page: &Page, through: Position) -> Frame {
         let after = self.after;
-        // When all that was to be read is gone there is nothing more to read up to there.
+        // An empty page means that the records up to `through` are gone, so there is nothing left to read
+        // before it.
         let next = if page.records.is_empty() { after.max(through) } else { page.last(after) };
         let up_to_date = next >= page.status.tail;
         let closed = page.status.closed && up_to_date;
@@ -241,19 +244,19 @@ impl Subscription {
         let stamp = self.channel.encode.stamp().max(self.stamp);
         let frame = Frame::of(&batch, after, &*self.channel.encode, stamp);
         self.pass(&frame);
-        // Many come to the same read_state, as the start is one; they need not all hold a copy.
+        // Many readers resume from the same position, usually the start; they share this frame.
         let before = self.channel.lock().keep(frame.clone(), through);
         drop(before);
         frame
     }
 
-    /// Goes past a frame that was not in the ring.
+    /// Moves past a frame that was not in the ring.
     fn pass(&mut self, frame: &Frame) {
         self.after = frame.next;
         self.heard = self.heard.map(|heard| heard + frame.records as u64);
         self.channel.lock().note(self.slot, self.after, None);
         self.greeted = true;
-        // A reader that is ahead in time is soon shown what the others are.
+        // A reader that asked for a stamp in the future gets the shared frames again as soon as possible.
         self.stamp = self.stamp.min(self.channel.encode.stamp().saturating_add(1));
         if frame.closed {
             self.over = Some(Step::Closed);

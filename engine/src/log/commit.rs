@@ -1,4 +1,4 @@
-//! What can be asked of a store in one commit, and what it answers.
+//! The operations of a commit, and what a store answers.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::{HasTable, StateMachine};
 /// changes of one commit are validated against what was before it, so they must not build on each other.
 #[derive(Clone, Debug)]
 pub struct Commit<C> {
-    /// What is done to logs.
+    /// Operations on logs, in the order in which they take effect.
     pub operations: Vec<Operation>,
-    /// What is done to the capability's own tables.
+    /// Changes of the capability's own tables.
     pub changes: Vec<C>,
 }
 
@@ -24,7 +24,7 @@ impl<C> Default for Commit<C> {
 }
 
 impl<C> Commit<C> {
-    /// A commit of nothing, to add to.
+    /// Creates an empty commit.
     pub fn new() -> Self {
         Self::default()
     }
@@ -43,13 +43,13 @@ impl<C> Commit<C> {
         self
     }
 
-    /// The same commit to a catalog of which `P`, whose changes these are, is a part.
+    /// The same commit for a catalog that contains the table `P`.
     pub fn wrapped<T: HasTable<P>, P: StateMachine<Change = C>>(self) -> Commit<T::Change> {
         Commit { operations: self.operations, changes: self.changes.into_iter().map(T::wrap).collect() }
     }
 
-    /// Adds a reference to the records of the last operation, an append, to a journal: one log in which
-    /// whoever must hear everything finds everything.
+    /// Adds a reference to the records of the last operation, which must be an append, to a journal: a log
+    /// that refers to every record of many logs, for readers that need all of them.
     #[must_use]
     pub fn journaled(self, journal: LogId) -> Self {
         let of = Of::Append(self.operations.len().saturating_sub(1));
@@ -57,33 +57,33 @@ impl<C> Commit<C> {
     }
 }
 
-/// One thing done to logs.
+/// An operation on logs.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Begins a log. Its number comes from [`Logs::reserve`](super::Logs::reserve).
+    /// Creates a log. Its id comes from [`Logs::reserve`](super::Logs::reserve).
     Create {
-        /// Its number.
+        /// Id of the new log.
         log: LogId,
-        /// The tail it begins with: zero, or a position of another log that this one continues.
+        /// Initial tail: zero, or a position of another log that this one continues.
         tail: Position,
     },
     /// Appends records, closes the log, or both.
     Append(Append),
     /// Appends references to records.
     Refer(Refer),
-    /// Lets go of all records at or below the floor. A floor never sinks; a lower one changes nothing.
+    /// Removes all records at or below the floor. A floor never sinks; a lower one changes nothing.
     Trim {
-        /// Of this log.
+        /// The log to trim.
         log: LogId,
-        /// The last position that is gone.
+        /// The last position to remove.
         floor: Position,
     },
-    /// Ends a log. Its number is not used again; references to its records stay readable.
+    /// Deletes a log. Its id is never used again; references to its records stay readable.
     Delete(LogId),
 }
 
 impl Operation {
-    /// Begins a log that continues none.
+    /// Creates a log with its tail at zero.
     pub fn create(log: LogId) -> Self {
         Self::Create { log, tail: Position::ZERO }
     }
@@ -104,20 +104,20 @@ impl From<Refer> for Operation {
 /// Appends payloads to a log, if the conditions hold and the log is open.
 #[derive(Clone, Debug)]
 pub struct Append {
-    /// The log.
+    /// The log to append to.
     pub log: LogId,
-    /// One record each, in order. May be empty when the append closes the log.
+    /// Payloads of the records, in order. May be empty when the append closes the log.
     pub payloads: Vec<Bytes>,
-    /// Who gives the positions.
+    /// Who assigns the positions.
     pub positions: Positions,
-    /// What must hold.
+    /// Conditions that must hold for the append to be made.
     pub conditions: Conditions,
-    /// What becomes of the log.
+    /// Whether the log is closed by this append.
     pub then: Then,
 }
 
 impl Append {
-    /// An append without conditions at positions the store gives.
+    /// An unconditional append at positions that the store assigns.
     pub fn new(log: LogId, payloads: Vec<Bytes>) -> Self {
         Self {
             log,
@@ -129,60 +129,60 @@ impl Append {
     }
 }
 
-/// Who gives an append its positions.
+/// Who assigns the positions of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// The store: commit number and index in it.
+    /// The store assigns them: commit number and index in the commit.
     ByStore,
-    /// The caller: one for each payload, growing, above the tail.
+    /// The caller gives one for each payload, ascending and above the tail.
     Given(Vec<Position>),
-    /// Both: the first record lies at this or just above the tail, whichever is higher, and each further one just above
-    /// the one before. So appends that are on their way at the same time need not know of each other.
+    /// The store assigns them, from this position or just above the tail, whichever is higher; each further
+    /// record lies just above the one before. So concurrent appends need not know of each other.
     AtLeast(Position),
 }
 
-/// What must hold of the log for an append to be made. Validated in the order of the fields.
+/// Conditions of an append. Validated in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// This request was not made before, and no later incarnation of its producer has written.
+    /// The request must be new, and no later epoch of its producer may have written.
     pub producer: Option<Producer>,
-    /// This text sorts, byte by byte, after that of the last append that had one.
+    /// The text must sort, byte by byte, after that of the last append that had one.
     pub order: Option<Box<str>>,
-    /// The tail is just here.
+    /// The tail must be exactly this position.
     pub tail: Option<Position>,
 }
 
-/// What becomes of a log after an append.
+/// State of a log after an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It takes further appends.
+    /// The log accepts further appends.
     StayOpen,
-    /// It takes no further append, ever.
+    /// The log is closed and never accepts another append.
     Close,
 }
 
-/// Appends a reference to each of some records to each of some logs. A target that is missing or closed
-/// does not refuse the commit; the outcome tells.
+/// Appends references to some records to each of some logs. A target that is missing or closed does not
+/// refuse the commit; [`Referred`] lists it.
 #[derive(Clone, Debug)]
 pub struct Refer {
-    /// The records.
+    /// The records to refer to.
     pub of: Of,
-    /// The logs that get references; each at most once.
+    /// The logs that get the references. A log that is listed twice gets them once.
     pub into: Arc<[LogId]>,
 }
 
-/// Records to refer to.
+/// The records that a reference operation refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// Those that an append of the same commit makes: its place among the operations.
+    /// The records of an append in the same commit, given as its index among the operations.
     Append(usize),
-    /// Those that a log has already.
+    /// Records that a log contains already.
     Stored {
-        /// The log.
+        /// Log of the records.
         log: LogId,
-        /// From the first record after this.
+        /// Refer to the records after this position.
         after: Position,
-        /// Up to and with this.
+        /// Refer to the records up to and including this position.
         through: Position,
     },
 }
@@ -190,14 +190,14 @@ pub enum Of {
 /// A commit that is durable and visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Its number. Commits that the store writes together may share one.
+    /// Number of the commit. Commits that the store writes together may share one.
     pub number: CommitNumber,
-    /// What came of each operation, in order.
+    /// The outcome of each operation, in order.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Committed {
-    /// What came of the first append.
+    /// The outcome of the first append.
     ///
     /// # Panics
     /// When the commit had no append.
@@ -210,31 +210,31 @@ impl Committed {
     }
 }
 
-/// What came of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done; there is nothing to tell.
+    /// The operation was done and has no result.
     Done,
-    /// Of an append.
+    /// The result of an append.
     Appended(Appended),
-    /// Of a reference.
+    /// The result of a reference operation.
     Referred(Referred),
 }
 
-/// Where an append lies.
+/// The positions of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Position of its first record; the tail when it had none.
+    /// Position of the first record; the tail when the append had no records.
     pub first: Position,
-    /// Position of its last record; the tail when it had none.
+    /// Position of the last record; the tail when the append had no records.
     pub last: Position,
 }
 
-/// Which targets of a reference did not get it.
+/// The targets of a reference operation that did not get the references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Referred {
-    /// They do not exist.
+    /// Targets that do not exist.
     pub missing: Vec<LogId>,
-    /// They are closed.
+    /// Targets that are closed.
     pub closed: Vec<LogId>,
 }

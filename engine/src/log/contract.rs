@@ -1,8 +1,8 @@
-//! The contract suite: what every store must do, as tests that each store runs on itself.
+//! The contract suite: what every store promises, as tests that each store runs on itself.
 //!
-//! A store implements [`Subject`] for its tests and calls [`log_contract!`](crate::log_contract) with a
-//! function that makes an empty one. The suite brings a small capability of its own, [`Notes`], so that it can
-//! see changes of tables hold or fall together with operations on logs.
+//! A store implements [`Subject`] in its tests and calls [`log_contract!`](crate::log_contract) with a
+//! function that creates an empty one. The suite has a small capability of its own, [`Notes`], so that it can
+//! check that changes of tables and operations on logs are committed together.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{Bus, Listener};
 
-/// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
+/// Generates a `#[tokio::test]` for each promise, on an empty store from `$make`.
 #[macro_export]
 macro_rules! log_contract {
     ($make:expr) => {
@@ -79,19 +79,19 @@ pub trait Subject: Commits<Self::StateMachine> + ChangeFeed<Self::StateMachine> 
     /// The bus on which the store wakes listeners.
     fn bus(&self) -> Bus;
 
-    /// A note as the store's tables have it.
+    /// Reads a note from the store's tables.
     fn note(&self, key: &str) -> Option<String>;
 
-    /// Keeps commits from becoming durable until the answer is dropped.
+    /// Keeps commits from becoming durable until the returned guard is dropped.
     fn hold(&self) -> BoxFuture<'_, Box<dyn Any + Send>>;
 }
 
-/// A capability for the suite: texts under keys.
+/// A capability for the suite: texts by key.
 #[derive(Debug, Default)]
 pub struct Notes(BTreeMap<String, String>);
 
 impl Notes {
-    /// The text under a key.
+    /// The text of a key.
     pub fn get(&self, key: &str) -> Option<&String> {
         self.0.get(key)
     }
@@ -102,7 +102,7 @@ impl Notes {
     }
 }
 
-/// Writes a text where there is none yet.
+/// A change that writes a text under a key that has none yet.
 #[derive(Clone, Debug)]
 pub struct Note {
     /// The key.
@@ -111,7 +111,7 @@ pub struct Note {
     pub text: String,
 }
 
-/// There is a text under the key.
+/// The refusal of a [`Note`] whose key has a text already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is a note `{0}`")]
 pub struct NoteExists(pub String);
@@ -148,7 +148,7 @@ impl Subject for Memory<Notes> {
     }
 }
 
-// What the promises below are told with.
+// Helpers of the promises below.
 
 async fn new_log(store: &impl Subject) -> LogId {
     let log = store.reserve().await.expect("a number");
@@ -229,7 +229,7 @@ fn totals(texts: &[impl AsRef<str>]) -> LogTotals {
 
 // The promises.
 
-/// What is appended is there, in order, and the tail is the last position.
+/// Appended records are read back in order, and the tail is the last position.
 pub async fn an_append_is_read_back_in_order(store: impl Subject) {
     let log = new_log(&store).await;
     assert_eq!(store.status(log).await, Ok(Status::default()));
@@ -246,7 +246,7 @@ pub async fn an_append_is_read_back_in_order(store: impl Subject) {
     assert!(page(&store, log, second.last).await.records.is_empty());
 }
 
-/// A log that was not created takes and gives nothing.
+/// A log that was not created can be neither written nor read.
 pub async fn an_unknown_log_is_refused_and_not_read(store: impl Subject) {
     let log = store.reserve().await.expect("a number");
     assert_eq!(store.status(log).await, Err(ReadError::NoSuchLog(log)));
@@ -257,7 +257,7 @@ pub async fn an_unknown_log_is_refused_and_not_read(store: impl Subject) {
     assert_eq!(refused(&store, Commit::new().with(Operation::Delete(log))).await, Refusal::NoSuchLog(log));
 }
 
-/// Neither two reservations nor a life after death share a number.
+/// Log ids are unique, and that of a deleted log is not used again.
 pub async fn a_log_number_is_never_used_twice(store: impl Subject) {
     let log = new_log(&store).await;
     assert_ne!(store.reserve().await.expect("a number"), log);
@@ -267,7 +267,7 @@ pub async fn a_log_number_is_never_used_twice(store: impl Subject) {
     assert_eq!(refused(&store, again).await, Refusal::LogExists(log));
 }
 
-/// A read stops at its limits, and gives one whole record even where that is too large.
+/// A read stops at its limits, but returns one whole record even if it exceeds them.
 pub async fn a_page_ends_at_its_limits_but_has_at_least_one_record(store: impl Subject) {
     let log = new_log(&store).await;
     append(&store, log, &["aaaa", "bbbb", "cc", "dd"]).await;
@@ -295,7 +295,7 @@ pub async fn a_span_ends_where_it_says(store: impl Subject) {
     assert!(store.read(log, backwards).await.expect("readable").records.is_empty());
 }
 
-/// A later acknowledged append lies after an earlier one, in whichever log: forks rest on it.
+/// A later acknowledged append lies after an earlier one in any log. Forks rely on it.
 pub async fn positions_of_the_store_grow_over_all_logs(store: impl Subject) {
     let (one, two) = (new_log(&store).await, new_log(&store).await);
     let mut last = Position::ZERO;
@@ -306,7 +306,7 @@ pub async fn positions_of_the_store_grow_over_all_logs(store: impl Subject) {
     }
 }
 
-/// A log that continues another begins with that one's tail and no records.
+/// A log that continues another begins with that log's tail and without records.
 pub async fn a_log_may_begin_where_another_is(store: impl Subject) {
     let source = new_log(&store).await;
     let tail = append(&store, source, &["a", "b"]).await.last;
@@ -320,7 +320,7 @@ pub async fn a_log_may_begin_where_another_is(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["c"]);
 }
 
-/// A caller that gives positions gives them in order, or is refused.
+/// Positions given by the caller must be ascending.
 pub async fn positions_of_the_caller_must_grow(store: impl Subject) {
     let log = new_log(&store).await;
     let at = |positions: &[u128], payloads: &[&str]| {
@@ -342,7 +342,7 @@ pub async fn positions_of_the_caller_must_grow(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["a", "b", "c"]);
 }
 
-/// What the caller gives is where the first record lies, or the next place above the tail; the others follow.
+/// With `AtLeast`, the first record lies at the given position or just above the tail; the others follow.
 pub async fn a_least_position_holds_unless_the_tail_is_above_it(store: impl Subject) {
     let log = new_log(&store).await;
     let at_least = |least: u128, payloads: &[&str]| {
@@ -367,7 +367,7 @@ pub async fn a_least_position_holds_unless_the_tail_is_above_it(store: impl Subj
     assert_eq!(all_texts(&store, log).await, ["a", "b", "c", "d", "e", "f", "g", "h"]);
 }
 
-/// None is refused, none shares a position, and each append stays together.
+/// Concurrent `AtLeast` appends are all made, share no position, and are not interleaved.
 pub async fn appends_with_a_least_position_need_not_know_of_each_other(store: impl Subject) {
     let log = new_log(&store).await;
     let append = |least: u128| {
@@ -387,7 +387,7 @@ pub async fn appends_with_a_least_position_need_not_know_of_each_other(store: im
     assert_eq!(positions, places.iter().flat_map(expected).collect::<Vec<_>>());
 }
 
-/// Also a record at a position of the caller's carries the number of its commit.
+/// A record at a position given by the caller has its commit number, too.
 pub async fn every_record_knows_its_commit(store: impl Subject) {
     let (given, stored) = (new_log(&store).await, new_log(&store).await);
     let positions = Positions::Given(vec![Position::new(7)]);
@@ -408,7 +408,7 @@ pub async fn the_last_record_of_an_append_is_marked(store: impl Subject) {
     assert_eq!(boundaries, [Boundary::Inside, Boundary::Last, Boundary::Last]);
 }
 
-/// One refused operation undoes all others of its commit, before it and after it.
+/// A refused operation undoes all others of its commit, those before and those after it.
 pub async fn a_commit_holds_whole_or_not_at_all(store: impl Subject) {
     let (log, closed) = (new_log(&store).await, new_log(&store).await);
     make(&store, Commit::new().with(closing(texts(closed, &[])))).await;
@@ -429,7 +429,7 @@ pub async fn a_commit_holds_whole_or_not_at_all(store: impl Subject) {
     assert_eq!(store.note("k").as_deref(), Some("v"));
 }
 
-/// The capability's tables have a say in the same commit.
+/// A refused change of a table refuses the commit's operations as well.
 pub async fn a_refused_change_leaves_the_logs_untouched(store: impl Subject) {
     let log = new_log(&store).await;
     let commit =
@@ -440,7 +440,7 @@ pub async fn a_refused_change_leaves_the_logs_untouched(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["x"]);
 }
 
-/// A producer that asks again is told what holds, and nothing is added.
+/// A repeated producer request is refused with the current state, and nothing is appended.
 pub async fn a_repeated_request_is_a_duplicate_and_adds_nothing(store: impl Subject) {
     let log = new_log(&store).await;
     for sequence in 0..3 {
@@ -454,7 +454,7 @@ pub async fn a_repeated_request_is_a_duplicate_and_adds_nothing(store: impl Subj
     assert_eq!(all(&store, log).await.len(), 3);
 }
 
-/// The rules of epochs and sequence numbers, per log and producer.
+/// Producer epochs and sequence numbers are checked per log and producer.
 pub async fn producers_are_fenced_by_epoch_and_gaps_are_told(store: impl Subject) {
     let (log, other) = (new_log(&store).await, new_log(&store).await);
     let by =
@@ -470,7 +470,7 @@ pub async fn producers_are_fenced_by_epoch_and_gaps_are_told(store: impl Subject
     make(&store, by(other, "p", 0, 0)).await;
 }
 
-/// A request that was refused for another reason can be made again with the same stamp.
+/// A request that was refused for another reason can be repeated with the same producer stamp.
 pub async fn a_refused_append_does_not_count_as_a_request(store: impl Subject) {
     let log = new_log(&store).await;
     let mut wrong_tail = stamped(texts(log, &["x"]), "p", 0, 0);
@@ -480,7 +480,7 @@ pub async fn a_refused_append_does_not_count_as_a_request(store: impl Subject) {
     make(&store, Commit::new().with(stamped(texts(log, &["x"]), "p", 0, 0))).await;
 }
 
-/// "10" sorts before "2", and a repeat of the same text is refused too.
+/// Order texts are compared byte by byte: "10" sorts before "2", and an equal text is refused.
 pub async fn order_texts_compare_byte_by_byte(store: impl Subject) {
     let log = new_log(&store).await;
     let ordered = |order: &str| {
@@ -497,7 +497,7 @@ pub async fn order_texts_compare_byte_by_byte(store: impl Subject) {
     assert_eq!(refused(&store, ordered("B")).await, Refusal::OutOfOrder);
 }
 
-/// Compare and set: of two appends that expect the same tail one is made.
+/// Compare-and-set: of two appends that expect the same tail, one is made.
 pub async fn an_expected_tail_lets_one_of_two_win(store: impl Subject) {
     let log = new_log(&store).await;
     let expecting = |tail| {
@@ -513,7 +513,7 @@ pub async fn an_expected_tail_lets_one_of_two_win(store: impl Subject) {
     make(&store, expecting(tail)).await;
 }
 
-/// Closing is one-way; closing again says where the end is.
+/// Closing is final; closing again returns the position of the end.
 pub async fn a_closed_log_takes_nothing_more(store: impl Subject) {
     let log = new_log(&store).await;
     let last = make(&store, Commit::new().with(closing(texts(log, &["end"])))).await.appended().last;
@@ -526,7 +526,7 @@ pub async fn a_closed_log_takes_nothing_more(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["end"]);
 }
 
-/// A producer whose answer got lost may close again; nobody else may.
+/// The producer that closed a log may repeat the request; others may not.
 pub async fn the_request_that_closed_a_log_may_be_repeated(store: impl Subject) {
     let log = new_log(&store).await;
     make(&store, Commit::new().with(stamped(texts(log, &["a"]), "p", 0, 0))).await;
@@ -540,7 +540,7 @@ pub async fn the_request_that_closed_a_log_may_be_repeated(store: impl Subject) 
     }
 }
 
-/// One payload, many logs.
+/// Many logs can refer to one payload.
 pub async fn references_share_the_payload_and_know_their_origin(store: impl Subject) {
     let source = new_log(&store).await;
     let targets = [new_log(&store).await, new_log(&store).await];
@@ -565,7 +565,7 @@ pub async fn references_share_the_payload_and_know_their_origin(store: impl Subj
     }
 }
 
-/// Fan-out can be made up later from a cursor, and a reference to a reference leads to the record.
+/// References to stored records can be made later, and a reference to a reference points to the record.
 pub async fn references_can_follow_later_and_only_once_above_the_cursor(store: impl Subject) {
     let (source, inbox, copy) = (new_log(&store).await, new_log(&store).await, new_log(&store).await);
     let first = append(&store, source, &["a"]).await.last;
@@ -586,7 +586,7 @@ pub async fn references_can_follow_later_and_only_once_above_the_cursor(store: i
     assert_eq!(refused(&store, missing).await, Refusal::NoSuchLog(LogId::new(u64::MAX)));
 }
 
-/// What was delivered stays readable.
+/// A reference stays readable when the original is gone.
 pub async fn references_outlive_their_record_and_its_log(store: impl Subject) {
     let (source, inbox) = (new_log(&store).await, new_log(&store).await);
     let refer = Refer { of: Of::Append(0), into: Arc::new([inbox]) };
@@ -597,7 +597,7 @@ pub async fn references_outlive_their_record_and_its_log(store: impl Subject) {
     assert_eq!(all_texts(&store, inbox).await, ["a", "b"]);
 }
 
-/// A dead subscriber does not stop the others, nor the publisher.
+/// A missing or closed target affects neither the other targets nor the append.
 pub async fn missing_and_closed_targets_are_told_and_refuse_nothing(store: impl Subject) {
     let source = new_log(&store).await;
     let (gone, closed, alive) = (new_log(&store).await, new_log(&store).await, new_log(&store).await);
@@ -610,7 +610,7 @@ pub async fn missing_and_closed_targets_are_told_and_refuse_nothing(store: impl 
     assert!(all(&store, closed).await.is_empty());
 }
 
-/// One log to follow for whoever must hear everything.
+/// A journal has every record that was appended with a reference to it.
 pub async fn a_journal_hears_every_append_of_its_logs(store: impl Subject) {
     let journal = new_log(&store).await;
     let logs = [new_log(&store).await, new_log(&store).await, new_log(&store).await];
@@ -626,7 +626,7 @@ pub async fn a_journal_hears_every_append_of_its_logs(store: impl Subject) {
     assert_eq!(heard[4].origin.expect("a reference").log, logs[1]);
 }
 
-/// Trimmed records are gone; the tail stays where it is, and appends go on above it.
+/// Trimmed records are gone; the tail stays, and appends continue above it.
 pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
     let log = new_log(&store).await;
     let first = append(&store, log, &["a", "b", "c"]).await;
@@ -647,7 +647,7 @@ pub async fn a_floor_hides_records_and_never_sinks(store: impl Subject) {
     assert_eq!(all_texts(&store, log).await, ["d"]);
 }
 
-/// Records and bytes are counted, references too, and neither trimming nor a refused commit changes the count.
+/// Records and bytes are counted, references included; neither trimming nor a refused commit changes the count.
 pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
     let (log, target) = (new_log(&store).await, new_log(&store).await);
     let refer = Refer { of: Of::Append(0), into: Arc::new([target]) };
@@ -668,7 +668,7 @@ pub async fn a_log_counts_what_it_ever_took(store: impl Subject) {
     }
 }
 
-/// Whoever waits on a log hears of its end.
+/// A listener is woken when its log is deleted.
 pub async fn a_deleted_log_is_gone_and_its_readers_are_woken(store: impl Subject) {
     let log = new_log(&store).await;
     let tail = append(&store, log, &["a"]).await.last;
@@ -680,7 +680,7 @@ pub async fn a_deleted_log_is_gone_and_its_readers_are_woken(store: impl Subject
     assert_eq!(waiting.await.expect("no panic"), Err(ReadError::NoSuchLog(log)));
 }
 
-/// A commit that is not durable is not seen, not acknowledged, and a refusal that rests on it waits.
+/// A commit that is not durable is neither visible nor acknowledged, and a refusal that rests on it waits.
 pub async fn nothing_is_visible_before_it_is_durable(store: impl Subject) {
     let log = new_log(&store).await;
     let held = store.hold().await;
@@ -689,7 +689,7 @@ pub async fn nothing_is_visible_before_it_is_durable(store: impl Subject) {
         tokio::spawn(async move { store.commit(Commit::new().with(append)).await })
     };
     let first = write(closing(texts(log, &["a"])));
-    // Let the first reach the store before the second.
+    // The first commit must reach the store before the second.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -835,7 +835,7 @@ pub async fn a_reader_hears_everything_once_across_the_seam(store: impl Subject)
     assert_eq!(store.bus().listened(), 0, "a reader that is gone listens to nothing");
 }
 
-/// Many writers, one order, nothing lost.
+/// Concurrent writers get one order, and nothing is lost.
 pub async fn concurrent_appends_all_hold_in_one_order(store: impl Subject) {
     let log = new_log(&store).await;
     let writers = (0..8).map(|writer| {
@@ -858,7 +858,7 @@ pub async fn concurrent_appends_all_hold_in_one_order(store: impl Subject) {
     }
 }
 
-/// Thousands of random commits, and after each the store shows what a plain map shows.
+/// After each of thousands of random commits, the store equals a plain map.
 pub async fn random_commits_agree_with_a_plain_model(store: impl Subject) {
     let mut rng = fastrand::Rng::with_seed(7);
     let mut model: BTreeMap<LogId, ModelLog> = BTreeMap::new();

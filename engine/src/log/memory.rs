@@ -1,4 +1,4 @@
-//! A store in memory, for tests and for trying things out. Nothing survives the process.
+//! A store in memory, for tests and experiments. Nothing survives the process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Bus, Clock};
 
-/// The store. Clones are the same store.
+/// The in-memory store. Clones share the same content.
 pub struct Memory<T: StateMachine> {
     shared: Arc<MemoryInner<T>>,
 }
@@ -27,7 +27,7 @@ struct MemoryInner<T: StateMachine> {
     last_log: AtomicU64,
     bus: Bus,
     clock: Arc<dyn Clock>,
-    /// Stands for the disk: whoever holds it for writing keeps commits from becoming durable.
+    /// Stands in for the disk: while it is locked for writing, no commit becomes durable.
     disk: Arc<tokio::sync::RwLock<()>>,
 }
 
@@ -52,7 +52,7 @@ impl<T: StateMachine> Clone for Memory<T> {
 }
 
 impl<T: StateMachine> Memory<T> {
-    /// An empty store that wakes listeners on the bus.
+    /// Creates an empty store that wakes listeners on the bus.
     pub fn new(bus: Bus, clock: Arc<dyn Clock>) -> Self {
         let content = Content {
             last_commit: CommitNumber::new(Era::default(), 0),
@@ -72,7 +72,7 @@ impl<T: StateMachine> Memory<T> {
         }
     }
 
-    /// Looks at the tables and, with the function given to `look`, at logs, both at one moment.
+    /// Reads the tables and the status of logs at one moment, under one lock.
     pub fn look<R>(&self, look: impl FnOnce(&T, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
         let content = self.content();
         look(&content.tables, &|log| content.logs.get(&log).map(|log| log.state.status()))

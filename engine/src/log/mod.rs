@@ -23,7 +23,7 @@
 //! are written down while they change. `contract` is the suite every store runs, and `fixture` what
 //! the suites of capabilities run on.
 //!
-//! Not here: names of logs. A log is a number; what it is called and who may use it is a capability's.
+//! Not here: names of logs. A log is a number; its name and who may use it are up to a capability.
 
 pub mod commit;
 #[cfg(feature = "contract-suite")]

@@ -1,8 +1,9 @@
-//! From what a commit asks to what it does. Pure: every store validates alike, and replays what was validated.
+//! Turns the operations of a commit into their effects. Pure, so that every store validates by the same
+//! rules.
 //!
-//! [`Plan::validate`] takes the operations of a commit in order, each against the logs as those before it leave
-//! them, and gives the [`Effect`]s: what will be, with positions given and refusals sorted out. A store makes the
-//! effects durable and then [applies](Effect) them; after a crash it applies them again from its files.
+//! [`Plan::validate`] takes the operations in order, each against the logs as the operations before it leave
+//! them, and returns [`Effect`]s with all positions assigned. A store makes the effects durable and then
+//! applies them; after a crash it applies them again from its files. Applying an effect cannot fail.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,68 +17,69 @@ use super::{
     Refusal, Validated,
 };
 
-/// A record without its position: one for all logs that refer to it.
+/// A record without its position, so that all logs that refer to it can share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The commit that put it there.
+    /// The commit that appended the record.
     pub commit: CommitNumber,
-    /// When that was.
+    /// Time of that commit.
     pub at: Timestamp,
-    /// Its bytes.
+    /// The payload.
     pub payload: Bytes,
-    /// The record it refers to, when it is a reference.
+    /// The referenced record, if this one is a reference.
     pub origin: Option<Origin>,
-    /// Where it stands in its append.
+    /// Whether more records of the same append follow.
     pub boundary: Boundary,
 }
 
 impl Stored {
-    /// The record at a position.
+    /// Completes the record with its position.
     pub fn at(&self, position: Position) -> Record {
         let Self { commit, at, payload, origin, boundary } = self.clone();
         Record { position, commit, at, payload, head: None, origin, boundary }
     }
 }
 
-/// Something that a commit does to logs, validated good. Applying it cannot fail.
+/// A validated effect of a commit on logs. Applying it cannot fail.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// A log begins.
+    /// A log is created.
     Created {
-        /// Its number.
+        /// Id of the new log.
         log: LogId,
-        /// The tail it begins with.
+        /// Initial tail of the log.
         tail: Position,
     },
-    /// Records are appended, the log is closed, or both. The expected tail does not matter any more.
+    /// Records are appended, the log is closed, or both. The expected tail has been checked and no longer
+    /// matters.
     Appended {
-        /// What was asked.
+        /// The append as it was requested.
         append: Append,
-        /// Where its records lie.
+        /// Positions of its records.
         positions: Vec<Position>,
     },
-    /// References are appended to logs, at the next position that each has.
+    /// References are appended to logs, each at the next position of its log.
     Referred {
-        /// What each target gets, in order.
+        /// The references that each target gets, in order.
         sources: Vec<Arc<Stored>>,
-        /// The logs that get it, in ascending order.
+        /// The logs that get the references, in ascending order.
         targets: Vec<LogId>,
     },
-    /// Records are let go.
+    /// Records are removed.
     Trimmed {
-        /// Of this log.
+        /// The log that is trimmed.
         log: LogId,
-        /// Up to and with this.
+        /// The last position that is removed.
         floor: Position,
     },
-    /// A log ends.
+    /// A log is deleted.
     Ended {
-        /// Its number.
+        /// Id of the deleted log.
         log: LogId,
     },
 }
 
-/// The records of an append, each with its position.
+/// The records of an append with their positions.
 pub fn records<'a>(
     append: &'a Append,
     positions: &'a [Position],
@@ -90,41 +92,41 @@ pub fn records<'a>(
     })
 }
 
-/// The logs as a commit finds them.
+/// The logs as they are before a commit.
 pub trait View {
-    /// What is known of a log.
+    /// Looks up a log.
     fn log(&self, log: LogId) -> Known<'_>;
 
-    /// Records of a log that is there: what the operation at this place among the commit's refers to.
+    /// The stored records that an operation refers to. `operation` is its index in the commit; the log exists.
     fn stored(&self, operation: usize, of: &Of) -> Result<Vec<Record>, Refusal>;
 }
 
-/// What is known of a log.
+/// What a view knows about a log id.
 #[derive(Clone, Copy, Debug)]
 pub enum Known<'a> {
-    /// Nothing: its number is free.
+    /// The id was never used.
     Nothing,
-    /// It has ended.
+    /// The log was deleted.
     Ended,
-    /// It is there.
+    /// The log exists.
     Live(&'a LogState),
 }
 
-/// Logs that commits have touched and that are not yet visible so, as they leave them; none for one that ends.
+/// States of logs after commits that are not visible yet; `None` for a log that such a commit deletes.
 pub type Overlay = HashMap<LogId, Option<LogState>, LogHash>;
 
-/// What a commit will do.
+/// The validated effects and outcomes of a commit.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// In order.
+    /// Effects on logs, in order.
     pub effects: Vec<Effect>,
-    /// What came of each operation.
+    /// Outcomes of the operations, in order.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Plan {
-    /// Validates the operations of a commit against the view and, before it, the overlay, in which the commit leaves the
-    /// logs it touches. A refused commit leaves the overlay as it was.
+    /// Validates the operations of a commit against the overlay and, for logs that it does not contain, the
+    /// view. The overlay is updated with the commit's effects; a refused commit leaves it unchanged.
     pub fn validate(
         view: &impl View,
         overlay: &mut Overlay,
@@ -133,37 +135,38 @@ impl Plan {
         now: Timestamp,
     ) -> Result<Self, Refusal> {
         let undoable = !matches!(operations[..], [] | [Operation::Append(_)]);
-        let mut validating =
-            Judging { view, overlay, number, now, plan: Self::default(), undoable, undo: Vec::new() };
+        let mut validation =
+            Validation { view, overlay, number, now, plan: Self::default(), undoable, undo: Vec::new() };
         for (place, operation) in operations.into_iter().enumerate() {
-            match validating.operation(place, operation) {
+            match validation.operation(place, operation) {
                 Ok((outcome, effect)) => {
-                    validating.plan.outcomes.push(outcome);
-                    validating.plan.effects.push(effect);
+                    validation.plan.outcomes.push(outcome);
+                    validation.plan.effects.push(effect);
                 }
                 Err(refusal) => {
-                    validating.undo();
+                    validation.undo();
                     return Err(refusal);
                 }
             }
         }
-        Ok(validating.plan)
+        Ok(validation.plan)
     }
 }
 
-struct Judging<'a, V> {
+struct Validation<'a, V> {
     view: &'a V,
     overlay: &'a mut Overlay,
     number: CommitNumber,
     now: Timestamp,
     plan: Plan,
-    /// An append changes nothing before it is validated good, so a commit of one append has nothing to undo.
+    /// Whether changes must be undone on a refusal. A commit of one append changes nothing before it is
+    /// validated.
     undoable: bool,
-    /// What the overlay had before each change, in order.
+    /// The previous overlay entries of changed logs, in the order of the changes.
     undo: Vec<(LogId, Option<Box<Option<LogState>>>)>,
 }
 
-impl<V: View> Judging<'_, V> {
+impl<V: View> Validation<'_, V> {
     fn operation(&mut self, place: usize, operation: Operation) -> Result<(Outcome, Effect), Refusal> {
         match operation {
             Operation::Create { log, tail } => {
@@ -189,7 +192,7 @@ impl<V: View> Judging<'_, V> {
         }
     }
 
-    /// The state of a log as it is now, to be changed.
+    /// The current state of a log, copied into the overlay to be changed.
     fn state(&mut self, log: LogId) -> Result<&mut LogState, Refusal> {
         use std::collections::hash_map::Entry;
         let place = match self.overlay.entry(log) {
@@ -253,11 +256,11 @@ impl<V: View> Judging<'_, V> {
         Ok((Outcome::Referred(referred), Effect::Referred { sources, targets }))
     }
 
-    /// The records to refer to, as they will stand in each target.
+    /// The references that each target gets.
     fn sources(&mut self, place: usize, of: &Of) -> Result<Vec<Arc<Stored>>, Refusal> {
         let (commit, at) = (self.number, self.now);
         let reference = |log: LogId, position: Position, source: Stored| {
-            // A reference to a reference leads to the record itself.
+            // A reference to a reference points to the original record.
             let origin = Some(source.origin.unwrap_or(Origin { log, position, at: source.at }));
             Arc::new(Stored { commit, at, origin, ..source })
         };
@@ -285,7 +288,7 @@ impl From<Record> for Stored {
     }
 }
 
-/// Hashes log numbers and positions. They come from the store itself and count up, so spreading them is enough.
+/// A fast hasher for log ids and positions. The store assigns them in ascending order, so no defence is needed.
 pub type LogHash = BuildHasherDefault<LogHasher>;
 
 /// See [`LogHash`].
@@ -306,7 +309,7 @@ impl Hasher for LogHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Fibonacci hashing; the table takes its buckets from the low bits and its tags from the high ones.
+        // Fibonacci hashing; the table takes its buckets from the low bits and its tags from the high bits.
         let spread = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ (spread >> 32);
     }

@@ -1,4 +1,4 @@
-//! What is read from a log.
+//! What a read of a log returns: records, pages and the status of the log.
 
 use bytes::Bytes;
 use tidings_model::{CommitNumber, LogId, Position, Timestamp, limits};
@@ -6,72 +6,72 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp, limits};
 /// One record of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where it lies in its log.
+    /// Position of the record in its log.
     pub position: Position,
-    /// The commit that put it there.
+    /// The commit that appended the record.
     pub commit: CommitNumber,
-    /// When that was.
+    /// Time of that commit.
     pub at: Timestamp,
-    /// Its bytes, shared with whoever else holds them.
+    /// The payload. The bytes are shared, not copied, between all who hold them.
     pub payload: Bytes,
-    /// What readers are shown before the payload, when a capability wants them to see it in something. Not stored.
+    /// Text that a capability adds in front of the payload for readers, such as an envelope. Not stored.
     pub head: Option<Box<str>>,
-    /// The record it refers to, when it is a reference.
+    /// The referenced record, if this one is a reference.
     pub origin: Option<Origin>,
-    /// Whether the append that made it had more to come.
+    /// Whether more records of the same append follow.
     pub boundary: Boundary,
 }
 
-/// The record a reference refers to. It may be gone from there by now.
+/// The record that a reference points to. It may have been trimmed or deleted since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Its log.
+    /// Log of the referenced record.
     pub log: LogId,
-    /// Its position there.
+    /// Position of the referenced record in its log.
     pub position: Position,
-    /// When it was put there.
+    /// Time at which the referenced record was committed.
     pub at: Timestamp,
 }
 
-/// Where a record stands in the append that made it.
+/// Whether a record ends the append that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boundary {
     /// More records of the same append follow.
     Inside,
-    /// It is the last one.
+    /// The record is the last one of its append.
     Last,
 }
 
-/// A log as readers see it: durable facts only.
+/// The state of a log as readers see it. Contains only what is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Position of the last record ever appended, zero when there was none.
+    /// Position of the last record ever appended; zero when there was none.
     pub tail: Position,
-    /// Records at or below this are gone; zero when none was trimmed.
+    /// Records at or below this position are gone; zero when none was trimmed.
     pub floor: Position,
-    /// Whether the log takes no further append.
+    /// Whether the log refuses further appends.
     pub closed: bool,
-    /// All that was ever appended, trimmed or not.
+    /// Everything ever appended, including records trimmed since.
     pub total: LogTotals,
 }
 
-/// How much some records are.
+/// A number of records and the bytes of their payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogTotals {
-    /// Their number.
+    /// Number of records.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads.
     pub bytes: u64,
 }
 
 impl LogTotals {
-    /// What payloads weigh.
+    /// Totals of some payloads, one record each.
     pub fn of<'a>(payloads: impl IntoIterator<Item = &'a Bytes>) -> Self {
         let one = |totals: Self, payload: &Bytes| totals + Self::one(payload);
         payloads.into_iter().fold(Self::default(), one)
     }
 
-    /// What one payload weighs.
+    /// Totals of one record with this payload.
     pub fn one(payload: &Bytes) -> Self {
         Self { records: 1, bytes: payload.len() as u64 }
     }
@@ -88,7 +88,7 @@ impl std::ops::Add for LogTotals {
 impl std::ops::Sub for LogTotals {
     type Output = Self;
 
-    /// What is left, and nothing where there was less.
+    /// Subtracts both numbers, stopping at zero.
     fn sub(self, other: Self) -> Self {
         Self {
             records: self.records.saturating_sub(other.records),
@@ -97,21 +97,21 @@ impl std::ops::Sub for LogTotals {
     }
 }
 
-/// Which records to read, and how many at most.
+/// A range of positions to read, with limits on the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// From the first record after this. Zero means the oldest that is kept.
+    /// Read from the first record after this position. Zero means the oldest record that is kept.
     pub after: Position,
-    /// Up to and with this.
+    /// Read up to and including this position.
     pub through: Position,
-    /// Stop before the payloads exceed this; the first record is returned whatever its size.
+    /// Stop before the payloads exceed this many bytes. The first record is returned whatever its size.
     pub bytes: usize,
-    /// Stop at this many records.
+    /// Stop after this many records.
     pub records: usize,
 }
 
 impl Span {
-    /// What follows a position, as much as one answer may hold.
+    /// All records after a position, up to the default size of one page.
     pub fn after(position: Position) -> Self {
         Self {
             after: position,
@@ -125,9 +125,9 @@ impl Span {
 /// Consecutive records of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// The records in order.
+    /// The records, in ascending order of their positions.
     pub records: Vec<Record>,
-    /// The log as it was when they were read.
+    /// Status of the log at the time of the read.
     pub status: Status,
 }
 

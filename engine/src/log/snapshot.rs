@@ -1,9 +1,11 @@
-//! Reading a table as it was at one moment, in steps, while it goes on changing.
+//! Reads a table as it was at one moment, in steps, while it goes on changing.
 //!
-//! A store writes its tables down from time to time. It cannot hold its lock for that long, and a second copy of the tables
-//! would take as much memory as they do. So a snapshot *begins* at a moment, which costs nothing, and is read in key
-//! order, some rows at a time. From then on whoever changes a row that was not read yet first keeps it as it was: its
-//! *before-image*. What is read is exactly the table of the moment at which the snapshot began.
+//! A store writes its tables to disk from time to time. It cannot hold its lock for that long, and a second
+//! copy of the tables would double their memory. So a snapshot *begins* at a moment, which costs nothing, and
+//! is read in key order, some rows at a time. Until it is finished, a row that changes before it was read is
+//! first saved as its *before-image*.
+//!
+//! Invariant: the rows that are read are exactly the table at the moment when the snapshot began.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,9 +38,10 @@ pub trait Snapshots: StateMachine {
 pub struct BeforeImages<K, V>(Option<Snapshot<K, V>>);
 
 struct Snapshot<K, V> {
-    /// Rows up to this key have been read.
+    /// The last key that was read.
     read: Option<K>,
-    /// Rows behind it that have changed since the snapshot began, as they were; none for one that was not there.
+    /// Rows above that key that changed since the snapshot began, as they were; `None` for a row that did not
+    /// exist.
     images: BTreeMap<K, Option<V>>,
 }
 
@@ -56,17 +59,17 @@ impl<K, V> fmt::Debug for BeforeImages<K, V> {
 }
 
 impl<K: Ord + Clone, V> BeforeImages<K, V> {
-    /// Begins a snapshot of the table as it is now, in place of one that was not read to its end.
+    /// Begins a snapshot of the table as it is now. An unfinished one is discarded.
     pub fn begin(&mut self) {
         self.0 = Some(Snapshot { read: None, images: BTreeMap::new() });
     }
 
-    /// Gives the snapshot up, if there is one.
+    /// Discards the snapshot, if there is one.
     pub fn end(&mut self) {
         self.0 = None;
     }
 
-    /// Keeps a row as it is, before it changes. `row` gives it, none when there is no such row.
+    /// Saves a row before it changes. `row` returns its current value, or `None` when it does not exist.
     pub fn keep(&mut self, key: &K, row: impl FnOnce() -> Option<V>) {
         let Some(Snapshot { read, images }) = &mut self.0 else { return };
         if read.as_ref().is_none_or(|read| key > read) && !images.contains_key(key) {
@@ -74,8 +77,9 @@ impl<K: Ord + Clone, V> BeforeImages<K, V> {
         }
     }
 
-    /// The next rows of the snapshot, in key order; none when it is over, or there is none. Looks at `most` rows, of which
-    /// some may have come since it began. `after` gives the rows of the table as it is now, in order, behind a key.
+    /// Reads the next rows of the snapshot, in key order. Returns `None` when it is finished or was never
+    /// begun. Examines `most` rows, including rows inserted since, which are skipped. `after` returns the
+    /// table's current rows above a key.
     pub fn next<I>(&mut self, most: usize, after: impl FnOnce(Option<&K>) -> I) -> Option<Vec<(K, V)>>
     where
         I: Iterator<Item = (K, V)>,
@@ -97,7 +101,8 @@ impl<K: Ord + Clone, V> BeforeImages<K, V> {
                     now.next().map(|(key, row)| (key, Some(row))).expect("just seen")
                 }
                 (next, _) => {
-                    // The row as it is now, if it is still there, has changed since.
+                    // The current row, if it still exists, has changed since; its before-image is the one to
+                    // return.
                     if next == image {
                         now.next();
                     }
@@ -111,8 +116,8 @@ impl<K: Ord + Clone, V> BeforeImages<K, V> {
     }
 }
 
-/// An ordered map of which a snapshot can be read. Rows should be cheap to clone, as an `Arc` is: one that changes
-/// during a snapshot is kept as it was.
+/// An ordered map that supports snapshots. Values should be cheap to clone, such as an `Arc`, because a row
+/// that changes during a snapshot is cloned first.
 #[derive(Debug)]
 pub struct SnapshotMap<K, V> {
     rows: BTreeMap<K, V>,
@@ -126,75 +131,75 @@ impl<K, V> Default for SnapshotMap<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> SnapshotMap<K, V> {
-    /// How many rows there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether the map has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The row under a key.
+    /// The row of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.rows.get(key)
     }
 
-    /// Whether there is a row under a key.
+    /// Whether the key has a row.
     pub fn contains_key(&self, key: &K) -> bool {
         self.rows.contains_key(key)
     }
 
-    /// All rows, in order.
+    /// All rows, in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.rows.iter()
     }
 
-    /// Rows in a range, in order.
+    /// The rows in a range of keys, in order.
     pub fn range(&self, range: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
         self.rows.range(range)
     }
 
-    /// The row under a key, to be changed.
+    /// The row of a key, to be changed.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let Self { rows, before } = self;
         before.keep(key, || rows.get(key).cloned());
         rows.get_mut(key)
     }
 
-    /// The row under a key, to be changed; a new one if there is none.
+    /// The row of a key, to be changed; inserted first if it does not exist.
     pub fn or_insert_with(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
         let Self { rows, before } = self;
         before.keep(&key, || rows.get(&key).cloned());
         rows.entry(key).or_insert_with(new)
     }
 
-    /// Puts a row in its place, and gives the one that was there.
+    /// Sets the row of a key and returns the previous one.
     pub fn insert(&mut self, key: K, row: V) -> Option<V> {
         let Self { rows, before } = self;
         before.keep(&key, || rows.get(&key).cloned());
         rows.insert(key, row)
     }
 
-    /// Takes a row out.
+    /// Removes the row of a key and returns it.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let Self { rows, before } = self;
         before.keep(key, || rows.get(key).cloned());
         rows.remove(key)
     }
 
-    /// Begins a snapshot, see [`BeforeImages::begin`].
+    /// Begins a snapshot; see [`BeforeImages::begin`].
     pub fn begin_snapshot(&mut self) {
         self.before.begin();
     }
 
-    /// Gives the snapshot up, if there is one.
+    /// Discards the snapshot, if there is one.
     pub fn end_snapshot(&mut self) {
         self.before.end();
     }
 
-    /// The next rows of the snapshot, see [`BeforeImages::next`].
+    /// Reads the next rows of the snapshot; see [`BeforeImages::next`].
     pub fn next_rows(&mut self, most: usize) -> Option<Vec<(K, V)>> {
         let Self { rows, before } = self;
         before.next(most, |key| {

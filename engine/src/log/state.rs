@@ -1,4 +1,5 @@
-//! How a log validates an append. Pure, so that every store validates alike and tests need none.
+//! How a log validates an append. The rules are pure, so that every store applies the same ones and tests
+//! need no store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,79 +8,79 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 
 use super::{Append, Appended, Conditions, LogTotals, Positions, Status, Then};
 
-/// Why a log refuses an operation. Where the answer rests on the log's state, it is told.
+/// Why a log refuses an operation. Carries the part of the log's state that the refusal rests on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such log, or no longer.
+    /// The log does not exist, or has been deleted.
     #[error("{0} does not exist")]
     NoSuchLog(LogId),
-    /// A log was to be created that is there, or was.
+    /// The log to be created exists, or has existed.
     #[error("{0} was created before")]
     LogExists(LogId),
     /// The log is closed.
     #[error("the log is closed")]
     Closed {
-        /// Its last position.
+        /// Position of the last record.
         tail: Position,
     },
-    /// The same request was made before and holds: not an error to its producer.
+    /// The same request was accepted before. Its producer may treat this as success.
     #[error("the request was made before")]
     Duplicate {
-        /// The producer's epoch.
+        /// Current epoch of the producer.
         epoch: u64,
-        /// The highest sequence number accepted from it.
+        /// Highest sequence number accepted from the producer.
         sequence: u64,
-        /// The log as it is.
+        /// Status of the log.
         status: Status,
     },
-    /// A later incarnation of the producer has written.
+    /// A later epoch of the producer has written.
     #[error("the producer was fenced off by epoch {epoch}")]
     Fenced {
-        /// The epoch that counts.
+        /// Current epoch of the producer.
         epoch: u64,
     },
-    /// A request of the producer is missing before this one.
+    /// The producer's sequence number skips a request.
     #[error("the producer's next request is {expected}, not {received}")]
     Gap {
         /// The sequence number that would be accepted.
         expected: u64,
-        /// The one that came.
+        /// The sequence number of the request.
         received: u64,
     },
-    /// A new epoch that does not begin with request zero.
+    /// The first request of a new producer epoch does not have sequence number 0.
     #[error("a new producer epoch begins with sequence 0")]
     EpochStart,
-    /// The log remembers as many producers as it may.
+    /// The log knows its maximum number of producers already.
     #[error("the log has {} producers already", limits::PRODUCERS_PER_LOG)]
     TooManyProducers,
-    /// The append's order text does not sort after the last one.
+    /// The order text of the append does not sort after the previous one.
     #[error("the sequence does not sort after the last one")]
     OutOfOrder,
-    /// The tail is not where the caller thought.
+    /// The tail is not the one that the append expects.
     #[error("the tail is not the expected one")]
     TailMoved {
-        /// Where it is.
+        /// The actual tail.
         tail: Position,
     },
-    /// Given positions do not grow, or do not lie above the tail.
+    /// The given positions are not ascending, or do not lie above the tail.
     #[error("positions must grow and lie above the tail")]
     PositionNotAbove {
-        /// Where the tail is.
+        /// The actual tail.
         tail: Position,
     },
-    /// The operation does not make sense by itself: a mistake of the caller, not of its client.
+    /// The operation is inconsistent in itself. This is a bug of the caller, never the fault of a client.
     #[error("not an operation: {0}")]
     Malformed(&'static str),
 }
 
-/// What a log knows of itself, without its records.
+/// Everything that a store knows about a log, except its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
     tail: Position,
     floor: Position,
     closed: bool,
     total: LogTotals,
-    /// Most logs never need these.
+    /// Producers and order text. `None` in most logs, which never use them.
     memory: Option<Box<Memory>>,
 }
 
@@ -90,15 +91,15 @@ struct Memory {
     closed_by: Option<Producer>,
 }
 
-/// What was seen of each producer. A store copies states to try commits out on them, so what is large is shared
-/// by the copies and what is new lies apart for a while.
+/// The last request of each producer. Stores copy log states to try commits out on them, so copies share the
+/// large map, and recent changes are held in a short list beside it.
 #[derive(Clone, Debug, Default)]
 struct Producers {
     settled: Arc<HashMap<ProducerId, ProducerState>>,
     fresh: Vec<(ProducerId, ProducerState)>,
 }
 
-/// How many stamps lie apart before they are put with the others.
+/// Entries in the list of recent changes before they are merged into the map.
 const FRESH_MAX: usize = 64;
 
 impl Producers {
@@ -122,12 +123,12 @@ impl Producers {
         Arc::make_mut(&mut self.settled).extend(self.fresh.drain(..));
     }
 
-    /// How many there are, at most: one that is in both counts twice.
+    /// Upper bound of the number of producers: one that is in both collections counts twice.
     fn len(&self) -> usize {
         self.settled.len() + self.fresh.len()
     }
 
-    /// Each once, with the last that was seen of it.
+    /// Each producer once, with its last request.
     fn iter(&self) -> impl Iterator<Item = (&ProducerId, &ProducerState)> {
         let settled = self.settled.iter().filter(|(id, _)| self.fresh.iter().all(|(fresh, _)| fresh != *id));
         self.fresh.iter().map(|(id, seen)| (id, seen)).chain(settled)
@@ -154,16 +155,16 @@ struct ProducerState {
     at: Timestamp,
 }
 
-/// All that a log knows of itself, to be written down and read back.
+/// The state of a log as plain values, to be stored and read back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogParts {
-    /// The log as readers see it.
+    /// Status of the log as readers see it.
     pub status: Status,
-    /// The last stamp of each producer, and when it came.
+    /// The last request of each producer, with the time at which it was accepted.
     pub producers: Vec<(Producer, Timestamp)>,
-    /// The last order text.
+    /// Order text of the last append that had one.
     pub order: Option<Box<str>>,
-    /// Who closed it.
+    /// The producer request that closed the log.
     pub closed_by: Option<Producer>,
 }
 
@@ -200,10 +201,10 @@ impl From<&LogState> for LogParts {
     }
 }
 
-/// An append that may be made, with the positions its records get.
+/// A valid append, with the positions of its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Validated {
-    /// One for each payload.
+    /// Positions, one for each payload.
     pub positions: Vec<Position>,
 }
 
@@ -218,7 +219,7 @@ impl LogState {
         Status { tail: self.tail, floor: self.floor, closed: self.closed, total: self.total }
     }
 
-    /// Validates an append, to be made in the given commit.
+    /// Validates an append that is to be made in the given commit.
     pub fn validate(
         &self,
         append: &Append,
@@ -244,7 +245,7 @@ impl LogState {
         Ok(Validated { positions })
     }
 
-    /// Applies an append that was validated good.
+    /// Applies an append that was validated.
     pub fn apply(&mut self, append: &Append, positions: &[Position], now: Timestamp) -> Appended {
         self.tail = positions.last().copied().unwrap_or(self.tail);
         self.total = self.total + LogTotals::of(&append.payloads);
@@ -252,7 +253,7 @@ impl LogState {
         Appended { first: positions.first().copied().unwrap_or(self.tail), last: self.tail }
     }
 
-    /// Validates and applies references to so much.
+    /// Validates and applies references with these totals.
     pub fn refer(&mut self, commit: CommitNumber, totals: LogTotals) -> Result<(), Refusal> {
         if totals.records == 0 {
             return Ok(());
@@ -267,24 +268,24 @@ impl LogState {
         Ok(())
     }
 
-    /// Moves the tail, when a log is put together from files. A lower one changes nothing.
+    /// Raises the tail while a log is restored from files. A lower one changes nothing.
     pub fn extend(&mut self, tail: Position) {
         self.tail = self.tail.max(tail);
     }
 
-    /// Says how much was ever appended, when a log is put together from files.
+    /// Sets the totals while a log is restored from files.
     pub fn weigh(&mut self, total: LogTotals) {
         self.total = total;
     }
 
-    /// Where the next record would lie that this commit puts into the log.
+    /// Position of the next record that this commit would append.
     pub fn next_position(&self, commit: CommitNumber) -> Position {
         let (last_commit, last_index) = self.tail.parts();
         let index = if last_commit == commit { last_index.saturating_add(1) } else { 0 };
         Position::in_commit(commit, index)
     }
 
-    /// Raises the floor, at most to the tail; a lower one changes nothing.
+    /// Raises the floor, at most to the tail. A lower floor changes nothing.
     pub fn trim(&mut self, floor: Position) {
         self.floor = self.floor.max(floor.min(self.tail));
     }
@@ -351,7 +352,7 @@ impl LogState {
         Ok(positions)
     }
 
-    /// Keeps in mind what an append was stamped with, and whether it closed the log.
+    /// Remembers the producer and order text of an append, and whether it closed the log.
     pub fn remember(&mut self, conditions: &Conditions, then: Then, now: Timestamp) {
         self.closed |= then == Then::Close;
         if conditions.producer.is_none() && conditions.order.is_none() {
