@@ -1,5 +1,4 @@
-//! What is in memory of a room that is used: where its next event lies, what is on its way, and what only those hear
-//! who are there.
+//! The in-memory state of a room in use: the generator of its cursors, appends in flight, and ephemeral events.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,65 +13,66 @@ use crate::generator::Generator;
 use crate::rooms::Inner;
 use crate::store::Found;
 
-/// Cursors of a room that are further ahead of the clock than this are worth an alarm.
+/// Cursors that are ahead of the clock by more than this are counted and logged.
 const AHEAD: Duration = Duration::from_secs(5);
 
-/// Cursors of ephemeral events that are reserved at a time, however little time that is: a tiny part of a millisecond.
+/// Minimum number of cursors to reserve for ephemeral events. They span a tiny part of a millisecond.
 const CURSORS_RESERVED: u64 = 1 << 20;
-/// When so few are left, more are reserved. Enough for a write.
+/// More cursors are reserved when no more than this are left. Enough for one write.
 const CURSORS_LEFT: u64 = limits::EVENTS_PER_WRITE as u64;
 
-/// A room that is used.
+/// The in-memory state of a room in use.
 pub(crate) struct Active {
     state: Mutex<ActiveState>,
-    /// The last cursor of ephemeral events that everybody may know of: nothing below it is still on its way.
+    /// The last ephemeral cursor that may be shown: nothing below it is in flight any more.
     told: watch::Sender<Position>,
-    /// Who appends shares it with others who do; who must know the tail as it will be when a commit is made has it alone.
+    /// Shared by appends. Held exclusively by whoever must know the tail that its commit will find.
     pub(crate) appending: tokio::sync::RwLock<()>,
-    /// One reserves at a time; the others find it done.
+    /// Held while cursors are reserved, so that concurrent writers reserve once.
     pub(crate) reserving: tokio::sync::Mutex<()>,
 }
 
 struct ActiveState {
     generator: Generator,
-    /// Up to here ephemeral events may be given cursors.
+    /// Ephemeral events may have cursors up to this one.
     reserved: Position,
-    /// The number of the next append that sets out.
+    /// Number of the next append.
     next: u64,
-    /// Those on their way.
+    /// Numbers of the appends in flight.
     in_flight: BTreeSet<u64>,
-    /// A place that the log is known to have reached. Who is on its way lands above it: nothing below is missing any more.
+    /// A position that the log is known to have reached. Appends in flight land above it, so nothing below is
+    /// missing.
     landed: Position,
-    /// Ephemeral events and may not be told yet, in order.
+    /// Ephemeral events that must not be shown yet, in order.
     waiting: VecDeque<Waiting>,
-    /// Ephemeral events and may be heard, in order.
+    /// Ephemeral events that may be shown, in order.
     recent: VecDeque<Record>,
-    /// The last of it that somebody has heard.
+    /// The last ephemeral event that a reader has taken.
     heard: Position,
-    /// The first event that is kept, if somebody has looked.
+    /// Position of the oldest stored event; `None` if it is not known.
     oldest: Option<Position>,
     marks: Marks,
 }
 
-/// What is known to be stored of a room so that its upkeep finds it. An append adds what is missing. Taken back by who has
-/// the room for itself, see [`Active::appending`].
+/// The marks of a room that are known to be stored; the sweep finds the room by them. An append adds the
+/// missing ones. They are removed only while [`Active::appending`] is held exclusively.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// Since when events are kept.
+    /// The room has stored events, see [`crate::table::Row::kept_since`].
     pub(crate) kept: bool,
-    /// That there are reactions to look through.
+    /// The room has reactions to collapse, see [`crate::table::Row::reacted`].
     pub(crate) reacted: bool,
 }
 
 impl Marks {
-    /// Those of a room as it was found.
+    /// The stored marks of a room.
     pub(crate) fn stored(found: &Found) -> Self {
         Self { kept: found.kept_since.is_some(), reacted: found.reacted }
     }
 }
 
 struct Waiting {
-    /// All appends with a lower number must have arrived.
+    /// The records may be shown when all appends with a lower number are complete.
     before: u64,
     last: Position,
     records: Vec<Record>,
@@ -93,7 +93,7 @@ impl Active {
             oldest: None,
             marks: Marks::stored(found),
         };
-        // Whoever was told one of those in an earlier life may come back with it.
+        // A reader may come back with any cursor that was reserved before a restart.
         Self {
             state: Mutex::new(state),
             told: watch::Sender::new(reserved),
@@ -102,18 +102,18 @@ impl Active {
         }
     }
 
-    /// The last cursor of ephemeral events that everybody may know of. To be asked before the log's tail.
+    /// The last ephemeral cursor that may be shown. Must be read before the log's tail.
     pub(crate) fn told(&self) -> Position {
         *self.told.borrow()
     }
 
-    /// Resolves when everybody may know of a cursor of ephemeral events.
+    /// Waits until an ephemeral cursor may be shown.
     pub(crate) async fn until_told(&self, cursor: Position) {
-        // The sender is ours.
+        // Never an error: `self` holds the sender.
         let _ = self.told.subscribe().wait_for(|told| *told >= cursor).await;
     }
 
-    /// Lets go of ephemeral events since before a moment. Returns whether anything is left.
+    /// Drops ephemeral events older than a moment. Returns whether any are left.
     pub(crate) fn forget_recent(&self, before: Timestamp) -> bool {
         let mut state = self.lock();
         state.recent.retain(|record| record.at >= before);
@@ -123,9 +123,9 @@ impl Active {
         !state.recent.is_empty()
     }
 
-    /// Up to where cursors should be reserved for ephemeral events, so much ahead of the time, if what is reserved does
-    /// not last for the time it must. Where cursors are ahead of the clock already, as they are after a restart, only as many
-    /// are added as are needed there: otherwise each restart would move them further.
+    /// The cursor up to which to reserve, `ahead` of the time, or `None` if what is reserved lasts for
+    /// `must`. If the cursors are ahead of the clock already, as after a restart, only as many as needed are
+    /// added: otherwise each restart would move them further ahead.
     pub(crate) fn to_reserve(&self, now: Timestamp, ahead: Duration, must: Duration) -> Option<Position> {
         let state = self.lock();
         let reach = |time: Duration, cursors: u64| {
@@ -135,39 +135,39 @@ impl Active {
         (state.reserved < reach(must, CURSORS_LEFT)).then(|| reach(ahead, CURSORS_RESERVED))
     }
 
-    /// Somebody has reserved up to here.
+    /// Registers that cursors up to `through` are reserved.
     pub(crate) fn reserved(&self, through: Position) {
         let mut state = self.lock();
         state.reserved = state.reserved.max(through);
     }
 
-    /// The first event that is kept, if somebody has looked since the floor was here.
+    /// Position of the oldest stored event, if it is known and above the floor.
     pub(crate) fn oldest(&self, floor: Position) -> Option<Position> {
         self.lock().oldest.filter(|oldest| *oldest > floor)
     }
 
-    /// Somebody has looked.
+    /// Remembers the position of the oldest stored event.
     pub(crate) fn note_oldest(&self, oldest: Option<Position>) {
         self.lock().oldest = oldest;
     }
 
-    /// No cursor of the room is above this.
+    /// Upper bound of all cursors of the room.
     pub(crate) fn bound(&self) -> Cursor {
         self.lock().generator.bound()
     }
 
-    /// What is known to be stored. Nothing is taken back as long as the caller appends.
+    /// The marks that are known to be stored. None is removed while the caller holds [`Active::appending`].
     pub(crate) fn marks(&self) -> Marks {
         self.lock().marks
     }
 
-    /// These are stored, beside what was before.
+    /// Registers that these marks are stored, too.
     pub(crate) fn marked(&self, stored: Marks) {
         let marks = &mut self.lock().marks;
         *marks = Marks { kept: marks.kept || stored.kept, reacted: marks.reacted || stored.reacted };
     }
 
-    /// Just these are stored. The caller has the room for itself.
+    /// Replaces the marks. The caller holds [`Active::appending`] exclusively.
     pub(crate) fn set_marks(&self, stored: Marks) {
         self.lock().marks = stored;
     }
@@ -178,7 +178,7 @@ impl Active {
 }
 
 impl Inner {
-    /// The time by which cursors are made.
+    /// The time from which cursors are made.
     pub(crate) fn now(&self) -> Timestamp {
         let told = self.guard.ask(&*self.clock);
         if told.jumped {
@@ -192,7 +192,7 @@ impl Inner {
         told.now
     }
 
-    /// 80 bits.
+    /// Draws 80 random bits.
     fn draw(&self) -> u128 {
         (u128::from(self.rng.within(0..=0xffff)) << 64) | u128::from(self.rng.within(0..=u64::MAX))
     }
@@ -209,7 +209,7 @@ impl Inner {
     }
 }
 
-/// An append on its way to the log of a room, until it is dropped. Then it has arrived, or never will.
+/// An append in flight to the log of a room. Dropping it completes the append, made or not.
 pub(crate) struct InFlight {
     inner: Arc<Inner>,
     log: LogId,
@@ -220,8 +220,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Sets out. Returns the least place of the first record.
-    pub(crate) fn set_out(
+    /// Registers an append. Returns the least position of its first record.
+    pub(crate) fn begin_append(
         inner: &Arc<Inner>,
         log: LogId,
         active: Arc<Active>,
@@ -229,7 +229,7 @@ impl InFlight {
         now: Timestamp,
     ) -> (Position, Self) {
         let mut state = active.lock();
-        let least = state.generator.set_out(records, now, || inner.draw());
+        let least = state.generator.begin_append(records, now, || inner.draw());
         inner.watch_clock(&state.generator, now);
         let number = state.next;
         state.next += 1;
@@ -238,8 +238,8 @@ impl InFlight {
         (least, Self { inner: inner.clone(), log, active, number, records, last: None })
     }
 
-    /// The last record lies here.
-    pub(crate) fn arrived(mut self, last: Position) {
+    /// Completes the append; `last` is the position of its last record.
+    pub(crate) fn committed(mut self, last: Position) {
         self.last = Some(last);
     }
 }
@@ -247,18 +247,18 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.active.lock();
-        state.generator.arrive(self.records, self.last);
+        state.generator.end_append(self.records, self.last);
         state.in_flight.remove(&self.number);
         state.landed = state.landed.max(self.last.unwrap_or_default());
-        let Some(told) = state.tell(&self.inner, self.log) else { return };
+        let Some(told) = state.release_waiting(&self.inner, self.log) else { return };
         drop(state);
         self.active.announce(told, &self.inner, self.log);
     }
 }
 
 impl Active {
-    /// Lays some records ephemeral, each of which `record` makes for its position. Returns the position of the first, or none,
-    /// and lays none ephemeral, if more must be reserved for that.
+    /// Adds ephemeral events; `record` makes each one for its position. Returns the position of the first.
+    /// Adds none and returns `None` if more cursors must be reserved first.
     pub(crate) fn add_ephemeral(
         self: &Arc<Self>,
         inner: &Inner,
@@ -275,7 +275,7 @@ impl Active {
         let records: Vec<_> = (0..count).map(|n| record(n, place(n))).collect();
         let waiting = Waiting { before: state.next, last: place(count - 1), records };
         state.waiting.push_back(waiting);
-        // Those that wait are as few as those that write, but each may bring many.
+        // There are as few waiting entries as writers, but each may have many records.
         let mut held: usize = state.waiting.iter().map(|waiting| waiting.records.len()).sum();
         for waiting in &mut state.waiting {
             if held <= limits::TYPING_PER_ROOM {
@@ -286,7 +286,7 @@ impl Active {
             held -= dropped;
             inner.counts.typing_dropped.add(dropped as u64);
         }
-        let told = state.tell(inner, log);
+        let told = state.release_waiting(inner, log);
         drop(state);
         if let Some(told) = told {
             self.announce(told, inner, log);
@@ -294,9 +294,9 @@ impl Active {
         Some(first)
     }
 
-    /// Ephemeral events after a position, up to another, in order. The log was read up to a place: what waits below it waits
-    /// no longer.
-    pub(crate) fn hear(
+    /// The ephemeral events of a span, in order. The log was read up to `landed`, so events that wait below
+    /// it are released.
+    pub(crate) fn ephemeral_between(
         self: &Arc<Self>,
         inner: &Inner,
         log: LogId,
@@ -306,7 +306,7 @@ impl Active {
         let (after, through) = span;
         let mut state = self.lock();
         state.landed = state.landed.max(landed);
-        let told = state.tell(inner, log);
+        let told = state.release_waiting(inner, log);
         let from = state.recent.partition_point(|record| record.position <= after);
         let heard = state.recent.range(from..).take_while(|record| record.position <= through);
         let heard: Vec<_> = heard.cloned().collect();
@@ -318,7 +318,7 @@ impl Active {
         heard
     }
 
-    /// Everybody may know of a cursor.
+    /// Makes an ephemeral cursor visible and wakes the readers.
     fn announce(self: &Arc<Self>, told: Position, inner: &Inner, log: LogId) {
         self.told.send_if_modified(|before| std::mem::replace(before, told.max(*before)) < told);
         if !self.lock().recent.is_empty() {
@@ -329,9 +329,9 @@ impl Active {
 }
 
 impl ActiveState {
-    /// Shows what waits no longer: all that it waits for has arrived, or the log has passed it, so that what has not arrived
-    /// lands above it. Returns its last cursor.
-    fn tell(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
+    /// Releases waiting events for which all earlier appends are complete, or which the log has passed, so
+    /// that appends in flight land above them. Returns the last cursor released.
+    fn release_waiting(&mut self, inner: &Inner, log: LogId) -> Option<Position> {
         let first_in_flight = self.in_flight.first().copied().unwrap_or(u64::MAX);
         let landed = self.landed;
         let is_free = |waiting: &Waiting| waiting.before <= first_in_flight || waiting.last < landed;

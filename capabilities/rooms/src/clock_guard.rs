@@ -1,4 +1,5 @@
-//! A wall clock that jumps far ahead is not believed at once: cursors cannot go back afterwards.
+//! Guards cursors against a wall clock that jumps far ahead: it is followed only after a while, because
+//! cursors never go back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,31 +7,31 @@ use std::time::Duration;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
 
-/// A jump ahead of the time that has passed by more than this is suspicious.
+/// A wall clock that runs ahead of the monotonic clock by more than this is not followed at once.
 const JUMP: Duration = Duration::from_secs(10 * 60);
-/// A clock that stays ahead so long is right.
+/// A wall clock that stays ahead for this long is followed.
 const BELIEVED_AFTER: Duration = Duration::from_secs(60);
 
-/// That the clock is behind is said at most so often.
+/// Minimum interval between two warnings that the clock is behind.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
-/// Tells the time by which cursors are made.
+/// The clock from which cursors are made.
 pub(crate) struct ClockGuard(Mutex<Followed>);
 
-/// What the clock showed when it was last believed.
+/// The wall clock when it was last followed.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     wall: Timestamp,
     elapsed: Duration,
-    /// Since when it is ahead of that.
+    /// Monotonic time since when the wall clock has been ahead; `None` while it is followed.
     ahead_since: Option<Duration>,
-    /// When it was last said that it is behind.
+    /// Monotonic time of the last warning that the clock is behind.
     warned: Option<Duration>,
 }
 
-/// The time, and whether the clock has just jumped away from it.
+/// The time for cursors, and whether the wall clock has just jumped away from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct CursorTime {
     pub(crate) now: Timestamp,
     pub(crate) jumped: bool,
 }
@@ -41,7 +42,7 @@ impl ClockGuard {
         Self(Mutex::new(Followed { wall, elapsed, ahead_since: None, warned: None }))
     }
 
-    /// Whether it may be said that the clock is behind.
+    /// Whether a warning that the clock is behind is due. If so, the next one is due after [`WARNED_EVERY`].
     pub(crate) fn may_warn(&self, clock: &dyn Clock) -> bool {
         let (mut followed, elapsed) = (self.lock(), clock.elapsed());
         let may = followed.warned.is_none_or(|warned| elapsed.saturating_sub(warned) >= WARNED_EVERY);
@@ -52,30 +53,30 @@ impl ClockGuard {
     }
 
     fn lock(&self) -> MutexGuard<'_, Followed> {
-        // Nothing is left half done if somebody panics here.
+        // Ignores poison: no update of this state is ever left half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time.
-    pub(crate) fn ask(&self, clock: &dyn Clock) -> Told {
+    /// The time for cursors.
+    pub(crate) fn ask(&self, clock: &dyn Clock) -> CursorTime {
         self.lock().ask(clock.now(), clock.elapsed())
     }
 }
 
 impl Followed {
-    fn ask(&mut self, wall: Timestamp, elapsed: Duration) -> Told {
+    fn ask(&mut self, wall: Timestamp, elapsed: Duration) -> CursorTime {
         let expected = self.wall + elapsed.saturating_sub(self.elapsed);
         if wall.since(expected) <= JUMP {
             *self = Self { wall, elapsed, ahead_since: None, ..*self };
-            return Told { now: wall, jumped: false };
+            return CursorTime { now: wall, jumped: false };
         }
         let jumped = self.ahead_since.is_none();
         let since = *self.ahead_since.get_or_insert(elapsed);
         if elapsed.saturating_sub(since) >= BELIEVED_AFTER {
             *self = Self { wall, elapsed, ahead_since: None, ..*self };
-            return Told { now: wall, jumped: false };
+            return CursorTime { now: wall, jumped: false };
         }
-        Told { now: expected, jumped }
+        CursorTime { now: expected, jumped }
     }
 }
 
@@ -92,9 +93,9 @@ mod tests {
         let clock = ManualClock::at(NOW);
         let guard = ClockGuard::new(&clock);
         clock.set(NOW + DAY);
-        assert_eq!(guard.ask(&clock), Told { now: NOW, jumped: true });
+        assert_eq!(guard.ask(&clock), CursorTime { now: NOW, jumped: true });
         clock.advance(Duration::from_secs(59));
-        assert_eq!(guard.ask(&clock), Told { now: NOW + Duration::from_secs(59), jumped: false });
+        assert_eq!(guard.ask(&clock), CursorTime { now: NOW + Duration::from_secs(59), jumped: false });
         clock.advance(Duration::from_secs(1));
         assert_eq!(guard.ask(&clock).now, NOW + DAY + Duration::from_secs(60));
     }
@@ -128,7 +129,7 @@ mod tests {
         let guard = ClockGuard::new(&clock);
         for moment in [NOW + JUMP, NOW - DAY, NOW - DAY + JUMP] {
             clock.set(moment);
-            assert_eq!(guard.ask(&clock), Told { now: moment, jumped: false });
+            assert_eq!(guard.ask(&clock), CursorTime { now: moment, jumped: false });
         }
         clock.advance(DAY);
         assert_eq!(guard.ask(&clock).now, NOW + JUMP, "time that has passed is no jump");

@@ -1,36 +1,40 @@
-//! What happens in rooms, counted.
+//! Metrics of rooms.
 
 use tidings_engine::metrics::{Counter, Metrics, Name};
 
 use crate::Kind;
 
 const WRITTEN: Name = Name { name: "tidings_room_events_total", help: "Events written to rooms, by kind." };
-const DROPPED: Name =
-    Name { name: "tidings_room_typing_dropped_total", help: "Typing events that nobody was told." };
+const DROPPED: Name = Name {
+    name: "tidings_room_typing_dropped_total",
+    help: "Typing events dropped before any reader got them.",
+};
 const COLLAPSED: Name = Name {
     name: "tidings_room_reactions_collapsed_total",
     help: "Reactions left out because a later one replaces them.",
 };
-const TRIMMED: Name =
-    Name { name: "tidings_room_trims_total", help: "How often events of a room went because of their age." };
+const TRIMMED: Name = Name {
+    name: "tidings_room_trims_total",
+    help: "Trims of rooms whose oldest events exceeded the retention time.",
+};
 const SEEN: Name = Name {
     name: "tidings_room_seen_writes_total",
-    help: "How often it was stored how far somebody has seen.",
+    help: "Read receipts (last-seen cursors) written to the store.",
 };
 const SEEN_DROPPED: Name = Name {
     name: "tidings_room_seen_dropped_total",
-    help: "Last-seen cursors that were not stored because too many waited to be.",
+    help: "Last-seen cursors dropped because too many were waiting to be stored.",
 };
 const FENCED: Name =
     Name { name: "tidings_room_fenced_total", help: "Writes refused because another server has taken over." };
 const CLOCK: Name = Name {
     name: "tidings_room_clock_alarms_total",
-    help: "How often the clock was behind the cursors, or ahead of time, by which.",
+    help: "Clock corrections while assigning cursors, by direction (behind, ahead).",
 };
 
-/// Counters of all events.
+/// The counters of the rooms.
 pub(crate) struct Counts {
-    /// In the order of the kinds.
+    /// Events written, in the order of [`Kind`].
     written: [Counter; 3],
     pub(crate) typing_dropped: Counter,
     pub(crate) collapsed: Counter,
@@ -38,9 +42,9 @@ pub(crate) struct Counts {
     pub(crate) seen: Counter,
     pub(crate) seen_dropped: Counter,
     pub(crate) fenced: Counter,
-    /// The cursors of a room are more than a few seconds ahead of the clock.
+    /// Counts cursors that were more than a few seconds ahead of the clock.
     pub(crate) clock_behind: Counter,
-    /// The clock has jumped ahead and is not followed yet.
+    /// Counts forward jumps of the clock that were not followed at once.
     pub(crate) clock_ahead: Counter,
 }
 
@@ -59,7 +63,7 @@ impl Counts {
         }
     }
 
-    /// Some events were written.
+    /// Counts written events by kind.
     pub(crate) fn written(&self, kinds: impl IntoIterator<Item = Kind>) {
         for kind in kinds {
             self.written[kind as usize].count();

@@ -1,41 +1,43 @@
-//! Positions of a room as clients see them: ULIDs.
+//! Cursors: the positions of a room's events as clients see them, printed as ULIDs.
 
 use std::fmt;
 
 use tidings_model::{Position, Timestamp};
 
-/// Characters of a printed cursor.
+/// Number of characters of a printed cursor.
 const LENGTH: usize = 26;
-/// Crockford's digits: no I, L, O and U.
+/// The digits of Crockford's base 32, which omits I, L, O and U.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-/// Bits of a cursor below its milliseconds.
+/// Number of random bits, below the milliseconds.
 const RANDOM_BITS: u32 = 80;
-/// The last moment that a cursor can have.
+/// The largest timestamp that a cursor can hold, in milliseconds.
 const MILLIS_MAX: u64 = (1 << 48) - 1;
 
-/// Where an event lies in its room: 48 bits of milliseconds, 80 bits of randomness, compared as one number.
+/// Position of an event in its room: 48 bits of milliseconds and 80 random bits, compared as one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(Position);
 
-/// Why a text is not a cursor. The message is fit for the client that sent it.
+/// Why a text is not a cursor. The message may be shown to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCursor {
-    /// Too short or too long.
-    #[error("a cursor has 26 characters")]
+    /// The text does not have 26 characters.
+    #[error("a cursor must have 26 characters")]
     Length,
-    /// Not one of Crockford's digits.
-    #[error("a cursor is of the digits and letters of Crockford's base 32, without I, L, O and U")]
+    /// The text has a character that is not a digit of Crockford's base 32.
+    #[error(
+        "a cursor must consist of the digits and letters of Crockford's base 32, which omits I, L, O and U"
+    )]
     Character,
-    /// 26 digits have room for 130 bits, and a cursor has 128. To wrap would make another cursor of it.
-    #[error("a cursor begins with a digit from 0 to 7")]
+    /// The text is larger than 128 bits; 26 digits can hold 130. Truncating it would give a different cursor.
+    #[error("a cursor must begin with a digit from 0 to 7")]
     TooLarge,
 }
 
 impl Cursor {
-    /// Before every event.
+    /// The cursor before every event.
     pub const ZERO: Self = Self(Position::ZERO);
 
-    /// Parses a printed cursor; small letters count as large ones.
+    /// Parses a printed cursor. Letters may be lower-case.
     pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
         if text.len() != LENGTH {
             return Err(InvalidCursor::Length);
@@ -52,22 +54,22 @@ impl Cursor {
         Ok(Self(Position::new(value)))
     }
 
-    /// The cursor of a position of a room's log.
+    /// The cursor of a position in a room's log.
     pub const fn at(position: Position) -> Self {
         Self(position)
     }
 
-    /// The first that a moment has, before all chance.
+    /// The lowest cursor of a moment, with all random bits zero.
     pub fn first_of(moment: Timestamp) -> Self {
         Self(Position::new(u128::from(moment.as_millis().min(MILLIS_MAX)) << RANDOM_BITS))
     }
 
-    /// Its position in the room's log.
+    /// The position in the room's log.
     pub const fn position(self) -> Position {
         self.0
     }
 
-    /// The milliseconds in it, since 1970.
+    /// Milliseconds since 1970 in the cursor.
     pub const fn millis(self) -> u64 {
         (self.0.get() >> RANDOM_BITS) as u64
     }

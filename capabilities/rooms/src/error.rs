@@ -3,66 +3,66 @@ use tidings_model::limits;
 
 use crate::Declined;
 
-/// Why something could not be done with a room. The message is fit for the client.
+/// Why an operation on a room failed. The message may be shown to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum RoomError {
-    /// There is no such room.
+    /// The room does not exist.
     #[error("there is no such room")]
     NotFound,
-    /// A write of nothing.
+    /// The write has no events.
     #[error("there is no event to write")]
     NoEvents,
-    /// More events than one write may have.
+    /// The write has more events than the limit.
     #[error("a write has at most {} events", limits::EVENTS_PER_WRITE)]
     TooManyEvents,
-    /// A payload above the limit.
+    /// The payload of an event is larger than the limit.
     #[error("the payload of an event has at most {most} bytes")]
     PayloadTooLarge {
-        /// The limit.
+        /// The limit, in bytes.
         most: usize,
     },
-    /// What is not kept cannot be known to have been written before.
+    /// A typing event has a producer. It is not stored, so a repeated request could not be recognised.
     #[error("a typingEvent is not kept, so it cannot have a Producer-Id")]
     TypingByProducer,
-    /// The room would have too many members.
+    /// The room would have more members than the limit.
     #[error("a room has at most {most} members")]
     TooManyMembers {
-        /// The limit.
+        /// The limit, in members.
         most: usize,
     },
-    /// Somebody is to be added and removed.
+    /// The same user is to be added and removed.
     #[error("a user cannot be added and removed at once")]
     AddedAndRemoved,
-    /// A later incarnation of the producer has written.
+    /// A later epoch of the producer has written.
     #[error("a later epoch of this producer has written")]
     ProducerFenced {
-        /// The epoch that counts.
+        /// Current epoch of the producer.
         epoch: u64,
     },
-    /// A request of the producer is missing.
+    /// The producer's sequence number skips a request.
     #[error("expected producer sequence {expected}, received {received}")]
     ProducerGap {
-        /// What would be accepted.
+        /// The sequence number that would be accepted.
         expected: u64,
-        /// What came.
+        /// The sequence number of the request.
         received: u64,
     },
-    /// A new epoch that does not begin at zero.
+    /// The first request of a new producer epoch does not have sequence number 0.
     #[error("a new producer epoch begins with sequence 0")]
     ProducerEpochStart,
-    /// The room remembers as many producers as it may.
+    /// The room knows its maximum number of producers already.
     #[error("the room has {} active producers already", limits::PRODUCERS_PER_LOG)]
     TooManyProducers,
-    /// The request was made before, but what it wrote is not kept any more, or lies too far back to be found.
+    /// The request is a repetition, but its events are not stored any more, or are too old to be found.
     #[error("this request was made before, and what it wrote is no longer kept or lies too far back")]
     Forgotten,
-    /// Another server has taken the rooms over.
+    /// Another server has taken over the rooms.
     #[error("another server has taken over; try again there")]
     Fenced,
-    /// Others changed the same at the same time, again and again.
+    /// Concurrent changes kept this one from being made.
     #[error("others are changing this; try again")]
     Contended,
-    /// The store could not.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -88,7 +88,8 @@ impl From<Refusal> for RoomError {
             Refusal::Gap { expected, received } => Self::ProducerGap { expected, received },
             Refusal::EpochStart => Self::ProducerEpochStart,
             Refusal::TooManyProducers => Self::TooManyProducers,
-            // Who knows that it was made before looks for the first answer; the rest is never asked for.
+            // A duplicate is handled before, by looking up the first answer; the others cannot be the result
+            // of a write.
             Refusal::Duplicate { .. }
             | Refusal::LogExists(_)
             | Refusal::Closed { .. }

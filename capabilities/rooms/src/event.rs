@@ -1,4 +1,4 @@
-//! What happens in a room, as it is written and as it is stored.
+//! Events of rooms, as clients write them and as they are stored.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::Deserialize;
@@ -9,22 +9,22 @@ use tidings_model::{Producer, Timestamp, limits};
 
 use crate::Cursor;
 
-/// Kinds of events that can be written.
+/// The kinds of events that clients write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A message was sent.
     Message,
-    /// Somebody reacted to a message, or takes that back.
+    /// A reaction to a message was added or removed.
     Reaction,
-    /// Somebody is typing. Only those hear it who are there.
+    /// A user is typing. Ephemeral: only connected readers get it.
     Typing,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Message, Self::Reaction, Self::Typing];
 
-    /// Its name, as clients know it.
+    /// The name of the kind in the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Message => "messageEvent",
@@ -33,17 +33,17 @@ impl Kind {
         }
     }
 
-    /// The kind of that name.
+    /// The kind with this name in the protocol.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether it is kept.
+    /// Whether events of this kind are stored.
     pub const fn is_durable(self) -> bool {
         !matches!(self, Self::Typing)
     }
 
-    /// As it is stored.
+    /// The number by which the kind is stored.
     const fn number(self) -> u8 {
         match self {
             Self::Message => 1,
@@ -53,42 +53,44 @@ impl Kind {
     }
 }
 
-/// Something that is to happen in a room.
+/// An event to be written to a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewEvent {
-    /// What it is.
+    /// Kind of the event.
     pub kind: Kind,
-    /// An object in JSON, on one line.
+    /// Payload: a JSON object on one line.
     pub payload: Bytes,
 }
 
-/// Why an event cannot be written. The message is fit for the client that sent it.
+/// Why an event is invalid. The message may be shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadEvent {
-    /// Not JSON.
+    /// The payload is not JSON.
     #[error("the payload is not JSON: {0}")]
     NotJson(String),
-    /// Something else than an object.
-    #[error("the payload of an event is an object")]
+    /// The payload is JSON, but not an object.
+    #[error("the payload of an event must be an object")]
     NotAnObject,
-    /// A message without its view.
-    #[error("the payload of a messageEvent has an object `messageView`")]
+    /// The payload of a message has no `messageView`.
+    #[error("the payload of a messageEvent must have an object `messageView`")]
     NoMessageView,
-    /// A reaction that does not say who, what and to what.
+    /// The payload of a reaction lacks the named field, or it is not a string.
     #[error(
-        "the payload of a reactionEvent has texts `messageId`, `actor` and `reaction`, and `{0}` is none"
+        "the payload of a reactionEvent must have the strings `messageId`, `actor` and `reaction`; `{0}` is not one"
     )]
     Reaction(&'static str),
-    /// A reaction of which readers might not agree whose it is, or what.
-    #[error("the payload of a reactionEvent has each of `messageId`, `actor`, `reaction` and `op` once")]
+    /// The payload of a reaction has a field twice, so that readers might disagree on its value.
+    #[error(
+        "the payload of a reactionEvent must have each of `messageId`, `actor`, `reaction` and `op` only once"
+    )]
     Ambiguous,
-    /// A reaction that is neither made nor taken back.
-    #[error("the `op` of a reactionEvent is `add` or `remove`")]
+    /// The operation of a reaction is unknown.
+    #[error("the `op` of a reactionEvent must be `add` or `remove`")]
     Operation,
 }
 
 impl NewEvent {
-    /// An event whose payload is this text, which is kept as it is but for line breaks.
+    /// Parses an event. The payload is kept byte for byte, except that line breaks become spaces.
     pub fn parse(kind: Kind, payload: Bytes) -> Result<Self, BadEvent> {
         let value = serde_json::from_slice(&payload).map_err(|error| BadEvent::NotJson(error.to_string()))?;
         Self::check(kind, &value)?;
@@ -97,7 +99,7 @@ impl NewEvent {
         }
         let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
         let payload = if payload.iter().any(breaks) {
-            // In JSON they only stand between what matters.
+            // Valid JSON has line breaks only between tokens, so this changes no value.
             payload.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }).collect()
         } else {
             payload
@@ -105,7 +107,7 @@ impl NewEvent {
         Ok(Self { kind, payload })
     }
 
-    /// Whether an event of that kind may have this payload.
+    /// Checks whether a payload is valid for a kind.
     pub fn check(kind: Kind, payload: &Value) -> Result<(), BadEvent> {
         let payload = payload.as_object().ok_or(BadEvent::NotAnObject)?;
         match kind {
@@ -124,12 +126,12 @@ impl NewEvent {
         }
     }
 
-    /// Who reacts, if it is a reaction.
+    /// The `actor` of a reaction; `None` for other kinds.
     pub fn actor(&self) -> Option<String> {
         reaction_key(self.kind, &self.payload).map(|key| key.actor.into_owned())
     }
 
-    /// As it is stored, at this moment.
+    /// The stored form of the event.
     pub(crate) fn stored(&self, emitted_at: Timestamp, producer: Option<&Producer>) -> Bytes {
         let tag = producer.map_or(0, |producer| producer.id.as_str().len() + 2 * 8 + 2);
         let mut out = BytesMut::with_capacity(1 + 8 + tag + self.payload.len());
@@ -146,33 +148,33 @@ impl NewEvent {
     }
 }
 
-// The length of a producer's id is stored in two bytes.
+// The stored form has two bytes for the length of a producer id.
 const _: () = assert!(limits::PRODUCER_ID_BYTES <= u16::MAX as usize);
 
-/// Beside the kind: the event is the first of a request that its producer has stamped.
+/// Flag beside the stored kind: the event is the first of a producer's request, and its stamp follows.
 const STAMPED: u8 = 0x80;
 
-/// Something that has happened in a room.
+/// An event of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Where it lies.
+    /// Position of the event in the room.
     pub cursor: Cursor,
-    /// What it is.
+    /// Kind of the event.
     pub kind: Kind,
-    /// When it was written.
+    /// Time at which the event was written.
     pub emitted_at: Timestamp,
-    /// An object in JSON, as it was given.
+    /// Payload: a JSON object, as it was written.
     pub payload: Bytes,
 }
 
 impl Event {
-    /// The event that a record of a room is; none if it is something else.
+    /// Decodes a record of a room; `None` if it is not an event.
     pub fn of(record: &Record) -> Option<Self> {
         let Stored { kind, emitted_at, payload, .. } = Stored::read(record.payload.clone())?;
         Some(Self { cursor: Cursor::at(record.position), kind, emitted_at, payload })
     }
 
-    /// Which reaction of whom to what it concerns.
+    /// The reaction that the event is about; `None` for other kinds.
     pub(crate) fn reaction(&self) -> Option<ReactionKey<'_>> {
         reaction_key(self.kind, &self.payload)
     }
@@ -185,7 +187,7 @@ fn reaction_key(kind: Kind, payload: &[u8]) -> Option<ReactionKey<'_>> {
     }
 }
 
-/// The fields of a reaction, of which none may stand there twice: some would read the first, others the last.
+/// Rejects duplicate fields: of a duplicate, some parsers return the first value, others the last.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(dead_code, reason = "they are there once, that is all")]
@@ -196,7 +198,7 @@ struct EachOnce {
     op: IgnoredAny,
 }
 
-/// Operations on the same key replace each other.
+/// Identifies a reaction. Of all operations on the same key only the last one matters.
 #[derive(Debug, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReactionKey<'a> {
@@ -208,12 +210,12 @@ pub(crate) struct ReactionKey<'a> {
     reaction: std::borrow::Cow<'a, str>,
 }
 
-/// Whether a record is a reaction, as far as can be told without reading all of it.
+/// Whether a record is a reaction, judging by its first byte.
 pub(crate) fn is_reaction(record: &Record) -> bool {
     record.payload.first().is_some_and(|tag| tag & !STAMPED == Kind::Reaction.number())
 }
 
-/// Whether a record is the first that a request of this stamp has written.
+/// Whether a record is the first one of the request with this producer stamp.
 pub(crate) fn is_first_of(record: &Record, producer: &Producer) -> bool {
     let stamp = Stored::read(record.payload.clone()).and_then(|stored| stored.stamp);
     stamp.is_some_and(|(epoch, sequence, id)| {
@@ -221,11 +223,11 @@ pub(crate) fn is_first_of(record: &Record, producer: &Producer) -> bool {
     })
 }
 
-/// What a record of a room says.
+/// The decoded form of a record.
 struct Stored {
     kind: Kind,
     emitted_at: Timestamp,
-    /// Epoch, sequence and id of a producer.
+    /// Epoch, sequence number and id of the producer.
     stamp: Option<(u64, u64, Bytes)>,
     payload: Bytes,
 }

@@ -1,64 +1,65 @@
-//! Which cursor is next in a room. Pure: Time and randomness are given.
+//! Assigns the cursors of a room. Pure: time and randomness are passed in.
 //!
-//! What is kept goes into the log, which gives it the next place above its tail or the least one named here
-//! ([`Positions::AtLeast`](tidings_engine::log::Positions::AtLeast)); so its cursor is known when it is durable. What is not
-//! kept, it *lies ephemeral*, gets its cursor here and at once. That must be above all that is on its way to the log, and all that
-//! sets out later must lie above it.
+//! A durable event is appended to the log at the next position above the tail, or at the least position named
+//! here if that is higher ([`Positions::AtLeast`](tidings_engine::log::Positions::AtLeast)); so its cursor is
+//! known once it is durable. An *ephemeral* event, which is not stored, gets its cursor here and at once. Its
+//! cursor must be above those of all appends in flight, and all later appends must lie above it.
 //!
-//! In whatever order appends arrive, the last record of them all lies at most as far above the highest least place, or the
-//! tail, as they have records together. That is the bound.
+//! In whatever order the appends in flight are committed, the last of their records lies at most as many
+//! positions above the highest least position, or the tail, as they have records in total. That is the
+//! [bound](Generator::bound).
 
 use tidings_model::{Position, Timestamp};
 
 use crate::Cursor;
 
-/// Random bits in a fresh cursor: the highest below the milliseconds is clear, so that there is room to count up.
-const CHANCE_BITS: u32 = 79;
+/// Random bits in a new cursor. The highest bit below the milliseconds is zero, which leaves room to count up.
+const FRESH_RANDOM_BITS: u32 = 79;
 
-/// Where the next cursors of a room lie.
+/// The state from which the next cursors of a room are derived.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// The highest of: where something lies, where it may begin, just below.
+    /// The highest of: positions of events, and positions just below the least position of an append in flight.
     peak: Position,
-    /// Records on their way to the log.
+    /// Number of records in flight to the log.
     in_flight: u64,
-    /// The last that was given to ephemeral events.
+    /// The last cursor that was assigned to an ephemeral event.
     ephemeral: Position,
 }
 
 impl Generator {
-    /// For a room whose log ends here, and in which ephemeral events may have been given cursors up to the other.
+    /// For a room whose log ends at `tail`, and whose ephemeral events may have had cursors up to `reserved`.
     pub fn new(tail: Position, reserved: Position) -> Self {
         Self { peak: tail.max(reserved), in_flight: 0, ephemeral: reserved }
     }
 
-    /// No cursor is above this, and none that is on its way to the log will be.
+    /// Upper bound of all cursors, including those of records in flight.
     pub fn bound(&self) -> Cursor {
         Cursor::at(self.peak.further(self.in_flight).unwrap_or(Position::MAX))
     }
 
-    /// So many records set out for the log. Returns the least place of the first.
-    pub fn set_out(&mut self, records: u64, now: Timestamp, rng: impl FnOnce() -> u128) -> Position {
+    /// Registers an append of so many records. Returns the least position of its first record.
+    pub fn begin_append(&mut self, records: u64, now: Timestamp, rng: impl FnOnce() -> u128) -> Position {
         let least = match self.fresh(now, rng) {
             Some(fresh) => {
                 self.peak = Position::new(fresh.get() - 1);
                 fresh
             }
-            // Just above the tail, and above ephemeral events.
+            // Right above the tail, and above all ephemeral events.
             None => self.ephemeral.further(1).unwrap_or(Position::MAX),
         };
         self.in_flight = self.in_flight.saturating_add(records);
         least
     }
 
-    /// They have arrived, the last of them here, or they never will.
-    pub fn arrive(&mut self, records: u64, last: Option<Position>) {
+    /// Completes an append. `last` is the position of its last record, or `None` if it was not made.
+    pub fn end_append(&mut self, records: u64, last: Option<Position>) {
         self.in_flight = self.in_flight.saturating_sub(records);
         self.peak = self.peak.max(last.unwrap_or_default());
     }
 
-    /// Gives cursors, one after the other, to ephemeral events. Returns the first, or none, and gives none, if the last
-    /// would be above the highest that may be given.
+    /// Assigns consecutive cursors to ephemeral events and returns the first. Assigns none and returns `None`
+    /// if the last one would be above the highest that may be assigned.
     pub fn add_ephemeral(
         &mut self,
         count: u64,
@@ -78,11 +79,11 @@ impl Generator {
         Some(first)
     }
 
-    /// A cursor of this millisecond, if it is later than all there are.
+    /// A new cursor from the current millisecond, if it is above the bound.
     fn fresh(&self, now: Timestamp, rng: impl FnOnce() -> u128) -> Option<Position> {
         let first = Cursor::first_of(now);
         let is_later = first.millis() > self.bound().millis();
-        is_later.then(|| Position::new(first.position().get() | (rng() & ((1 << CHANCE_BITS) - 1))))
+        is_later.then(|| Position::new(first.position().get() | (rng() & ((1 << FRESH_RANDOM_BITS) - 1))))
     }
 }
 
@@ -93,12 +94,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     const NOW: Timestamp = Timestamp::from_millis(1_763_294_400_000);
-    const TOP: u128 = (1 << CHANCE_BITS) - 1;
+    const TOP: u128 = (1 << FRESH_RANDOM_BITS) - 1;
 
     fn next(generator: &mut Generator, now: Timestamp, rng: u128) -> Position {
         let tail = generator.peak;
-        let place = generator.set_out(1, now, || rng).max(tail.further(1).expect("room"));
-        generator.arrive(1, Some(place));
+        let place = generator.begin_append(1, now, || rng).max(tail.further(1).expect("room"));
+        generator.end_append(1, Some(place));
         place
     }
 
@@ -145,7 +146,7 @@ mod tests {
         let mut generator = Generator::new(Position::MAX, Position::ZERO);
         assert_eq!(generator.bound().position(), Position::MAX);
         assert_eq!(generator.add_ephemeral(1, NOW, || 0, Position::MAX), None);
-        generator.set_out(3, NOW, || 0);
+        generator.begin_append(3, NOW, || 0);
         assert_eq!(generator.bound().position(), Position::MAX);
     }
 
@@ -210,7 +211,7 @@ mod tests {
                 let moment = Timestamp::from_millis(now as u64);
                 match step {
                     Step::SetOut(records) => {
-                        let least = generator.set_out(records, moment, &mut draw);
+                        let least = generator.begin_append(records, moment, &mut draw);
                         in_flight.push(InFlight { records, least, ephemeral, landed: None });
                     }
                     Step::Commit { which, made } => {
@@ -233,7 +234,7 @@ mod tests {
                         let landed: Vec<_> = (0..in_flight.len()).filter(|&at| in_flight[at].landed.is_some()).collect();
                         if landed.is_empty() { continue }
                         let one = in_flight.remove(landed[which.index(landed.len())]);
-                        generator.arrive(one.records, one.landed.expect("landed"));
+                        generator.end_append(one.records, one.landed.expect("landed"));
                     }
                     Step::LayApart(count) => {
                         let first = match generator.add_ephemeral(count, moment, &mut draw, reserved) {

@@ -1,5 +1,5 @@
-//! What is answered to a request that is repeated: what it was answered first. That is remembered for a while, in memory
-//! and bounded, and otherwise searched for among what was written.
+//! Idempotency: a repeated request gets the answer to the first one. Answers are cached in memory, up to a
+//! limit; beyond that they are searched for in the log.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -12,11 +12,11 @@ use crate::event::{Event, is_first_of};
 use crate::rooms::Inner;
 use crate::{Cursor, RoomError};
 
-/// Most repeated requests are young. What was written so lately is searched first, then what was a little earlier.
+/// Most repetitions come soon. The log is searched within these times first, the shortest first.
 const REPEATED_WITHIN: [Duration; 3] =
     [Duration::from_secs(10), Duration::from_secs(10 * 60), Duration::from_secs(6 * 60 * 60)];
 
-/// Where the events of a request lie, one behind the other, and when they were written.
+/// The answer to a write: consecutive positions and the time of the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) first: Position,
@@ -25,28 +25,28 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// So far back that it was not found: below every floor.
+    /// The answer to a request that was not found: below every floor.
     pub(crate) const LOST: Self = Self { first: Position::ZERO, count: 0, at: Timestamp::from_millis(0) };
 
-    /// As it was given.
+    /// Cursor and time of each event, as in the first answer.
     pub(crate) fn events(self) -> Vec<(Cursor, Timestamp)> {
         let place = |n: usize| self.first.further(n as u64).expect("positions that were given");
         (0..self.count).map(|n| (Cursor::at(place(n)), self.at)).collect()
     }
 }
 
-/// The answers of late.
+/// A bounded cache of recent answers.
 #[derive(Default)]
 pub(crate) struct IdempotencyCache(Mutex<CachedAnswers>);
 
 #[derive(Default)]
 struct CachedAnswers {
     known: HashMap<Request, Answer>,
-    /// All that are known, in the order in which they were made.
+    /// All cached requests, oldest first.
     order: VecDeque<Request>,
 }
 
-/// A request to a room.
+/// Identifies a request: a room's log and a producer stamp.
 type Request = (LogId, Producer);
 
 impl IdempotencyCache {
@@ -73,7 +73,7 @@ impl IdempotencyCache {
 }
 
 impl Inner {
-    /// The first answer to a request that is repeated.
+    /// The first answer to a repeated request.
     pub(crate) async fn repeated(
         &self,
         log: LogId,
@@ -84,7 +84,7 @@ impl Inner {
             Some(answer) => answer,
             None => {
                 let found = self.search(log, producer, floor).await?.unwrap_or(Answer::LOST);
-                // Also if there is none: who asks again and again is not to have it searched each time.
+                // Remembered even when not found, so that further repetitions do not search again.
                 self.idempotency.remember(log, producer, found);
                 found
             }
@@ -92,7 +92,7 @@ impl Inner {
         if answer.first > floor { Ok(answer.events()) } else { Err(RoomError::Forgotten) }
     }
 
-    /// Searches above a floor for what a request has written, from the latest back and not for ever.
+    /// Searches the log above the floor for the events of a request, newest first, within a limit.
     async fn search(
         &self,
         log: LogId,
@@ -110,7 +110,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Searches between two positions, as long as there is something left of what may be searched.
+    /// Searches a range of positions, until `left` records have been examined.
     async fn search_between(
         &self,
         log: LogId,
@@ -119,7 +119,7 @@ impl Inner {
         left: &mut usize,
     ) -> Result<Option<Answer>, RoomError> {
         let mut answer: Option<Answer> = None;
-        // An append that begins before the end may end behind it.
+        // An append that begins inside the range may end behind it.
         while answer.is_some() || (*left > 0 && after < through) {
             let span = match answer {
                 Some(_) => Span::after(after),

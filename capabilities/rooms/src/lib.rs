@@ -1,4 +1,4 @@
-//! Rooms: conversations whose events have ULIDs as cursors, resumed without gaps.
+//! Rooms: conversations whose events have ULIDs as cursors, so that readers resume without gaps.
 //!
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
 //! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to),

@@ -1,4 +1,4 @@
-//! Reading: what is there, then what comes.
+//! Reading a room: stored events first, then new ones as they come.
 
 use std::sync::Arc;
 
@@ -12,29 +12,29 @@ use crate::event::is_reaction;
 use crate::rooms::Inner;
 use crate::{Cursor, Room, RoomError, Rooms};
 
-/// How often a look for the oldest event that met a trim looks again.
+/// Attempts to find the oldest event while the room is being trimmed.
 const ATTEMPTS: usize = 16;
 
-/// From where to where a room can be read.
+/// The readable range of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Events at or below this are gone; who has not seen all of them has missed some.
+    /// Events at or below this cursor were trimmed. A reader that resumes below it has missed events.
     pub floor: Cursor,
-    /// The first event that is kept.
+    /// The oldest stored event; `None` if there is none.
     pub oldest: Option<Cursor>,
-    /// The last event that was written, whether it is still kept or not.
+    /// The last durable event ever written, stored or trimmed.
     pub head: Cursor,
-    /// The last cursor that was ever given, also to an event that only those heard who were there. What lies above was
-    /// never given.
+    /// The highest cursor ever assigned, including those of ephemeral events. A higher cursor cannot be
+    /// genuine.
     pub ceiling: Cursor,
 }
 
 impl Rooms {
-    /// From where to where a room can be read.
+    /// The readable range of a room.
     pub async fn bounds(&self, room: &Room) -> Result<Bounds, RoomError> {
         for _ in 0..ATTEMPTS {
             let active = self.inner.active(room.log).await?;
-            // Before the tail: all that lies below it is in the log by now.
+            // Read before the tail: all appends below it are in the log by now.
             let told = active.told();
             let found = self.inner.store.found(room.log).await?.ok_or(RoomError::NotFound)?;
             let (floor, tail) = (found.status.floor, found.status.tail);
@@ -43,7 +43,7 @@ impl Rooms {
                 Some(oldest) => Some(oldest),
                 None if floor == tail => None,
                 None => match self.inner.oldest(room.log, floor).await {
-                    // Trimmed meanwhile.
+                    // The room was trimmed meanwhile.
                     Err(RoomError::Contended) => continue,
                     oldest => oldest?,
                 },
@@ -59,13 +59,13 @@ impl Rooms {
         Err(RoomError::Contended)
     }
 
-    /// No cursor of a room was ever given above this, if the room is in memory.
+    /// Upper bound of all cursors ever assigned in a room; `None` if the room is not in memory.
     pub fn ceiling(&self, room: &Room) -> Option<Cursor> {
         self.inner.caches.active.bound(room.log)
     }
 
-    /// Begins to listen to a room after a cursor that is not below the floor. The subscription reads what is there, then
-    /// what comes.
+    /// Subscribes to a room after a cursor, which must not be below the floor. The subscription reads the
+    /// stored events, then new ones.
     pub fn listen(
         &self,
         room: &Room,
@@ -87,7 +87,7 @@ impl Rooms {
 }
 
 impl Inner {
-    /// The last cursor that was ever given in a room.
+    /// The highest cursor that was ever assigned in a room.
     pub(crate) async fn ceiling(&self, log: LogId) -> Result<Cursor, RoomError> {
         let told = self.active(log).await?.told();
         Ok(Cursor::at(self.store.status(log).await?.tail.max(told)))
@@ -98,14 +98,14 @@ impl Inner {
         Ok(range.page.records.first().map(|record| record.position))
     }
 
-    /// Events in order without those that are left out; only none if there are no more in the span.
+    /// Reads events in order without the collapsed ones. An empty page means that the span has no more events.
     async fn range(&self, log: LogId, span: Span) -> Result<LogRange, ReadError> {
         let mut after = span.after;
         loop {
             let mut page = self.store.read(log, Span { after, ..span }).await?;
             let last = page.last(after);
             let whole = page.records.is_empty() || last >= page.status.tail.min(span.through);
-            // Only reactions are ever left out.
+            // Only reactions are ever collapsed.
             if page.records.iter().any(is_reaction) {
                 let found = self.store.found(log).await?.ok_or(ReadError::NoSuchLog(log))?;
                 page.records.retain(|record| !is_among(record.position, &found.collapsed));
@@ -118,12 +118,12 @@ impl Inner {
     }
 }
 
-/// Consecutive events, as far as they are not left out.
+/// Consecutive events of the log without the collapsed ones.
 struct LogRange {
     page: Page,
-    /// Up to here everything was read.
+    /// Position up to which the log was read.
     last: Position,
-    /// There are no more in the span.
+    /// Whether the span was read to its end.
     whole: bool,
 }
 
@@ -131,7 +131,7 @@ fn is_among(position: Position, sorted: &[Position]) -> bool {
     !sorted.is_empty() && sorted.binary_search(&position).is_ok()
 }
 
-/// A room that is being read.
+/// The source of a room's channel: its log, and its ephemeral events.
 struct Reading {
     inner: Arc<Inner>,
     log: LogId,
@@ -149,15 +149,16 @@ impl Source for Reading {
     fn fresh(&self, span: Span) -> BoxFuture<'_, Result<Page, Lost>> {
         async move {
             let active = self.inner.active(self.log).await.map_err(lost)?;
-            // Before the log: all that lies below it is there by now.
+            // Read before the log: all appends below it are in the log by now.
             let told = active.told();
             let LogRange { mut page, last, whole } =
                 self.inner.range(self.log, span).await.map_err(Lost::from)?;
-            // After the log: ephemeral events below a record that was read is heard now or never, whether its writer and
-            // those it waits for know yet or not. It is all there: whoever gets a cursor from now on gets one above that
-            // record, and so does everything that has not landed.
+            // Read after the log: an ephemeral event below a record that was read must be delivered now or
+            // never, whether or not the appends it waits for are known to be complete. All of them are there:
+            // whatever gets a cursor from now on gets one above that record, and so does every append that
+            // has not landed.
             let through = if whole { told.max(last) } else { last };
-            let ephemeral = active.hear(&self.inner, self.log, (span.after, through), last);
+            let ephemeral = active.ephemeral_between(&self.inner, self.log, (span.after, through), last);
             if let Some(last) = ephemeral.last() {
                 page.status.tail = page.status.tail.max(last.position);
                 page.records = merge(std::mem::take(&mut page.records), ephemeral);
@@ -172,10 +173,10 @@ fn lost(error: RoomError) -> Lost {
     if matches!(error, RoomError::NotFound) { Lost::Gone } else { Lost::Failed }
 }
 
-/// Two lists, each in order, as one.
+/// Merges two sorted lists.
 fn merge(mut records: Vec<Record>, mut others: Vec<Record>) -> Vec<Record> {
     records.append(&mut others);
-    // Two runs in order are merged in one go.
+    // The sort is adaptive: it merges two sorted runs in one pass.
     records.sort_by_key(|record| record.position);
     records
 }

@@ -1,4 +1,5 @@
-//! Who comes too often or reads too slowly. All of it is in memory, and bounded.
+//! Limits of readers: streams per user, and cool-downs of readers that were too slow. All state is in memory
+//! and bounded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,30 +8,30 @@ use std::time::Duration;
 use tidings_engine::Rng;
 use tidings_model::{DeviceId, LogId, ProjectId, Timestamp, UserId, limits};
 
-/// The shortest time that a reader that was too slow stays away.
+/// Shortest cool-down of a reader that was too slow.
 const COOL_DOWN_MIN: Duration = Duration::from_millis(250);
-/// The longest the first time.
+/// Longest first cool-down.
 const COOL_DOWN_FIRST_MAX: Duration = Duration::from_millis(1000);
-/// The longest ever.
+/// Longest cool-down.
 const COOL_DOWN_MAX: Duration = Duration::from_secs(30);
-/// Who stays out of trouble so long after it is over begins anew.
+/// A reader that causes no trouble for this long after its cool-down starts again with a short one.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
-/// Those that are forgiven are looked for at most so often.
+/// Minimum interval between two removals of expired cool-downs.
 const CLEARED_EVERY: Duration = Duration::from_secs(1);
 
-/// A reader: one of a user's devices in a room.
+/// Identifies a reader: a device of a user in a room.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReaderKey {
-    /// The room's log.
+    /// Log of the room.
     pub room: LogId,
-    /// Who.
+    /// The user.
     pub user: UserId,
-    /// On which device; none if it did not say.
+    /// The device; `None` if the client sent no id.
     pub device: Option<DeviceId>,
 }
 
-/// What is remembered of readers beside what they read.
+/// The limits of all readers.
 pub struct ReaderLimits {
     state: Arc<Mutex<Readers>>,
     rng: Arc<Rng>,
@@ -41,9 +42,9 @@ pub struct ReaderLimits {
 struct Readers {
     streams: HashMap<(ProjectId, UserId), usize>,
     cool_downs: HashMap<ReaderKey, CoolDown>,
-    /// When those that are forgiven were last let go.
+    /// Time of the last removal of expired cool-downs.
     cleared: Timestamp,
-    /// Those that are marked, by the numbers of their marks, which grow.
+    /// Marked readers, with the numbers of their marks, which grow.
     marked: HashMap<ReaderKey, u64>,
     marks: BTreeMap<u64, ReaderKey>,
 }
@@ -55,7 +56,7 @@ struct CoolDown {
 }
 
 impl CoolDown {
-    /// A clock that was set back makes nobody stay away for longer.
+    /// Shortens a cool-down that would last too long because the clock was set back.
     fn seen_at(&mut self, now: Timestamp) -> &Self {
         self.until = self.until.min(now + self.time);
         self
@@ -67,12 +68,12 @@ impl CoolDown {
 }
 
 impl ReaderLimits {
-    /// Nobody has come yet. A user has at most so many streams in the rooms of a project.
+    /// Creates the limits. A user may have `streams_max` streams in the rooms of a project.
     pub fn new(rng: Arc<Rng>, streams_max: usize) -> Self {
         Self { state: Arc::default(), rng, streams_max }
     }
 
-    /// One more stream of a user; none if it has as many as it may.
+    /// Counts a stream of a user; `None` if the user has the maximum already.
     pub fn enter(&self, project: &ProjectId, user: &UserId) -> Option<ReaderPermit> {
         let who = (project.clone(), user.clone());
         let mut state = self.lock();
@@ -87,8 +88,7 @@ impl ReaderLimits {
         Some(ReaderPermit { state: self.state.clone(), who })
     }
 
-    /// A reader was cut off because it was too slow. Returns how long it is to stay away: chance, and twice as long each
-    /// time.
+    /// Starts a cool-down of a reader that was too slow. Its length is random and doubles each time.
     pub fn cut(&self, key: ReaderKey, now: Timestamp) -> Duration {
         let mut state = self.lock();
         let before = state.cool_downs.get_mut(&key).map(|before| before.seen_at(now));
@@ -110,13 +110,14 @@ impl ReaderLimits {
         time
     }
 
-    /// How long a reader is still to stay away.
+    /// The rest of a reader's cool-down; `None` if it is over.
     pub fn cooling(&self, key: &ReaderKey, now: Timestamp) -> Option<Duration> {
         let until = self.lock().cool_downs.get_mut(key)?.seen_at(now).until;
         Some(until.since(now)).filter(|left| !left.is_zero())
     }
 
-    /// A reader was refused because what it missed is gone. When it comes again it is to be told so in the stream.
+    /// Marks a reader that was refused because its events were trimmed. Its next stream begins with a notice
+    /// of that.
     pub fn mark_compacted(&self, key: ReaderKey) {
         let mut state = self.lock();
         if state.marked.contains_key(&key) {
@@ -132,7 +133,7 @@ impl ReaderLimits {
         }
     }
 
-    /// Whether a reader is to be told so, which it then was.
+    /// Whether a reader is marked. Removes the mark.
     pub fn take_mark(&self, key: &ReaderKey) -> bool {
         let mut state = self.lock();
         let Some(number) = state.marked.remove(key) else { return false };
@@ -149,7 +150,7 @@ fn lock(state: &Mutex<Readers>) -> MutexGuard<'_, Readers> {
     state.lock().expect("nobody panics while holding the reader_limits")
 }
 
-/// One stream of a user, until it is dropped.
+/// Counts as one stream of a user until it is dropped.
 pub struct ReaderPermit {
     state: Arc<Mutex<Readers>>,
     who: (ProjectId, UserId),

@@ -1,4 +1,4 @@
-//! Which rooms are in memory. Those at rest make room for others.
+//! The registry of rooms in memory. Idle ones are evicted to make room for others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,65 +10,65 @@ use crate::active::Active;
 use crate::rooms::Inner;
 use crate::{Cursor, RoomError};
 
-/// Rooms in memory that are looked at when another comes, to see whether they are at rest. So few that nobody waits for it,
-/// and more than one, so that there are not many more than there may be.
+/// Rooms examined for eviction when another is added. Few, so that the caller does not wait, but more than
+/// one, so that the registry stays close to its limit.
 const LOOKED_AT: usize = 16;
-/// Rooms that are looked at in one go when nobody waits for it.
+/// Rooms examined per lock when no request waits for it.
 const LOOKED_AT_IN_ONE_GO: usize = 1024;
 
-/// All rooms that are used.
+/// All rooms in memory.
 #[derive(Default)]
 pub(crate) struct ActiveRooms(Mutex<Registry>);
 
 #[derive(Default)]
 struct Registry {
     rooms: HashMap<LogId, Arc<Active>, LogHash>,
-    /// All of them, in the order in which they are looked at to see whether they are at rest. Some may be gone.
+    /// The logs of all rooms, in the order in which they are examined for eviction. Some may be gone.
     order: VecDeque<LogId>,
-    /// Rooms in which something was typed lately.
+    /// Rooms with recent typing events.
     typed_in: HashMap<LogId, Arc<Active>, LogHash>,
-    let_go: LetGo,
+    evictions: Evictions,
 }
 
-/// Counts how often rooms were let go: each in one of many places, so that whoever waits for one room hardly ever meets
-/// another.
-struct LetGo([u32; 256]);
+/// Counts evictions, hashed into a fixed number of counters, so that a loader notices that its room was
+/// evicted meanwhile. A collision only makes it load again.
+struct Evictions([u32; 256]);
 
-impl Default for LetGo {
+impl Default for Evictions {
     fn default() -> Self {
         Self([0; 256])
     }
 }
 
-impl LetGo {
+impl Evictions {
     fn of(&mut self, log: LogId) -> &mut u32 {
         &mut self.0[(log.get() % 256) as usize]
     }
 }
 
 impl Registry {
-    /// Looks at some rooms, those first at which nobody has looked for the longest, and lets go of those that are at rest.
-    /// That costs as much as there are to look at, however many there are.
-    fn let_rest(&mut self, looks: usize, is_used: impl Fn(LogId, &Arc<Active>) -> bool) {
+    /// Examines some rooms, the least recently examined first, and evicts the idle ones. The cost depends
+    /// only on `looks`.
+    fn evict_idle(&mut self, looks: usize, is_used: impl Fn(LogId, &Arc<Active>) -> bool) {
         for _ in 0..looks {
             let Some(log) = self.order.pop_front() else { return };
             let Some(active) = self.rooms.get(&log) else { continue };
             if is_used(log, active) {
                 self.order.push_back(log);
             } else {
-                self.let_go(log);
+                self.evict(log);
             }
         }
     }
 
-    fn let_go(&mut self, log: LogId) {
+    fn evict(&mut self, log: LogId) {
         if self.rooms.remove(&log).is_some() {
-            let count = self.let_go.of(log);
+            let count = self.evictions.of(log);
             *count = count.wrapping_add(1);
         }
     }
 
-    /// One more room. If there are as many as may be, those at rest make room for it.
+    /// Adds a room. If the limit is reached, idle ones are evicted first.
     fn insert(
         &mut self,
         log: LogId,
@@ -77,7 +77,7 @@ impl Registry {
         is_used: impl Fn(LogId, &Arc<Active>) -> bool,
     ) {
         if self.order.len() >= most {
-            self.let_rest(LOOKED_AT, is_used);
+            self.evict_idle(LOOKED_AT, is_used);
         }
         self.rooms.insert(log, active);
         self.order.push_back(log);
@@ -85,13 +85,13 @@ impl Registry {
 }
 
 impl ActiveRooms {
-    /// No cursor of a room is above this; known of those that are used.
+    /// Upper bound of all cursors of a room; `None` if the room is not in memory.
     pub(crate) fn bound(&self, log: LogId) -> Option<Cursor> {
         let active = self.lock().rooms.get(&log).cloned()?;
         Some(active.bound())
     }
 
-    /// Something was typed in a room.
+    /// Registers that a room has recent typing events.
     pub(crate) fn typed_in(&self, log: LogId, active: Arc<Active>) {
         self.lock().typed_in.insert(log, active);
     }
@@ -122,7 +122,7 @@ impl ActiveRooms {
 }
 
 impl Inner {
-    /// What is in memory of a room, read from the store if need be.
+    /// The in-memory state of a room, loaded from the store if needed.
     pub(crate) async fn active(&self, log: LogId) -> Result<Arc<Active>, RoomError> {
         loop {
             let let_go = {
@@ -130,7 +130,7 @@ impl Inner {
                 if let Some(active) = registry.rooms.get(&log) {
                     return Ok(active.clone());
                 }
-                *registry.let_go.of(log)
+                *registry.evictions.of(log)
             };
             let found = self.store.found(log).await?.ok_or(RoomError::NotFound)?;
             let active = Arc::new(Active::new(&found));
@@ -138,8 +138,9 @@ impl Inner {
             if let Some(active) = registry.rooms.get(&log) {
                 return Ok(active.clone());
             }
-            // If it was in memory and was let go since we looked into the store, we have looked too early.
-            if *registry.let_go.of(log) == let_go {
+            // If the room was in memory and was evicted since the store was read, what was read may be
+            // outdated.
+            if *registry.evictions.of(log) == evictions {
                 let most = self.options.capacity.active_rooms;
                 registry.insert(log, active.clone(), most, |log, active| self.is_used(log, active));
                 return Ok(active);
@@ -147,7 +148,8 @@ impl Inner {
         }
     }
 
-    /// Whoever has something under way holds the room; nobody else gets hold of it without the registry.
+    /// Whether a room is in use. Every operation in flight holds an `Arc`, and gets it only through the
+    /// registry.
     fn is_used(&self, log: LogId, active: &Arc<Active>) -> bool {
         Arc::strong_count(active) > 1 || self.channels.readers(log) > 0
     }
@@ -221,9 +223,9 @@ mod tests {
         }
         let used = (0..200).step_by(4).map(LogId::new);
         assert!(used.clone().all(|log| registry.rooms.contains_key(&log)));
-        assert!(*registry.let_go.of(LogId::new(1)) > 0);
+        assert!(*registry.evictions.of(LogId::new(1)) > 0);
         let looks = registry.order.len();
-        registry.let_rest(looks, is_used);
+        registry.evict_idle(looks, is_used);
         assert_eq!((registry.rooms.len(), registry.order.len()), (used.clone().count(), used.count()));
     }
 
@@ -232,7 +234,7 @@ mod tests {
         let mut registry = Registry::default();
         for log in 0..10_000 {
             registry.insert(LogId::new(log), active(), 100, |_, _| true);
-            registry.let_go(LogId::new(log));
+            registry.evict(LogId::new(log));
             assert!(registry.order.len() <= 100 && registry.rooms.is_empty());
         }
     }

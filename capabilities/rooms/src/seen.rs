@@ -1,4 +1,4 @@
-//! How far somebody has seen a room, on each device.
+//! Read receipts: the last cursor that each device of a user has seen in a room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
@@ -12,20 +12,20 @@ use crate::rooms::Inner;
 use crate::table::{Back, Change, Devices};
 use crate::{Cursor, Room, RoomError, Rooms};
 
-/// What is written in one commit.
+/// Maximum number of receipts in one commit.
 const WRITTEN_AT_ONCE: usize = 1000;
-/// That a device is still where it was is written at most so often.
+/// Minimum interval between two writes of an unchanged receipt.
 const RENEWED_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// How far a user has seen a room.
+/// The read receipts of a user in a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenCursors {
-    /// On each device, and when that was told.
+    /// The last seen cursor of each device, and the time of its receipt.
     pub devices: BTreeMap<DeviceId, (Cursor, Timestamp)>,
 }
 
 impl SeenCursors {
-    /// How far on a device, or on that which has seen most.
+    /// The cursor of a device, or the highest of all devices.
     pub fn last(&self, device: Option<&DeviceId>) -> Option<Cursor> {
         match device {
             Some(device) => self.devices.get(device).map(|(cursor, _)| *cursor),
@@ -34,26 +34,26 @@ impl SeenCursors {
     }
 }
 
-/// What was noted and is not written yet.
+/// Receipts that are not stored yet.
 #[derive(Default)]
 pub(crate) struct PendingReceipts {
     notes: Mutex<Notes>,
-    /// Notes are written by one at a time, and not while somebody goes back: they would undo that.
+    /// Held while receipts are written, so that a forced receipt is not overwritten by an older pending one.
     writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Notes {
     users: HashMap<(LogId, UserId), Devices>,
-    /// How many devices that are.
+    /// Number of devices with a pending receipt.
     count: usize,
 }
 
-/// A device of a user in a room.
+/// Identifies a receipt: a room's log, a user and a device.
 type Key = (LogId, UserId, DeviceId);
 
 impl Notes {
-    /// Returns whether there was room for it among so many.
+    /// Adds a receipt. Returns false when `most` are pending already.
     fn note(&mut self, (log, user, device): Key, seen: (Position, Timestamp), most: usize) -> bool {
         let known = self.users.get(&(log, user.clone())).is_some_and(|devices| devices.contains_key(&device));
         if !known && self.count >= most {
@@ -67,7 +67,7 @@ impl Notes {
         true
     }
 
-    /// Forgets a note, if it is this one or whichever there is.
+    /// Removes a pending receipt: the given one, or any if none is given.
     fn forget(&mut self, (log, user, device): &Key, seen: Option<(Position, Timestamp)>) {
         let key = (*log, user.clone());
         let Some(devices) = self.users.get_mut(&key) else { return };
@@ -96,8 +96,8 @@ impl PendingReceipts {
 }
 
 impl Rooms {
-    /// A device has seen a room up to a cursor. Durable when it returns. The highest counts, unless it is forced, and what
-    /// was never there does not.
+    /// Stores that a device has seen a room up to a cursor. Durable when it returns. A lower cursor than
+    /// before is ignored unless it is forced; a cursor that was never assigned is always ignored.
     pub async fn see(
         &self,
         room: &Room,
@@ -117,7 +117,8 @@ impl Rooms {
             inner.pending_receipts.lock().forget(&key, None);
             inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
         } else if inner.is_news(&key, seen).await? {
-            // Without waiting for others: the highest counts in whatever order they come, and many share a commit.
+            // Without waiting for other writers: the highest cursor wins in any order, and many receipts
+            // share a commit.
             inner.commit(Commit::new().changing(see(key, seen, Back::Stay))).await?;
         } else {
             return Ok(());
@@ -126,11 +127,12 @@ impl Rooms {
         Ok(())
     }
 
-    /// The same, to be written within about a second, once for all that is noted until then. If too much waits to be
-    /// written, it is as if it had not been said.
+    /// Notes a receipt, to be stored within about a second together with others. It is dropped if too many
+    /// are pending.
     pub fn note_seen(&self, room: &Room, user: &UserId, device: &DeviceId, cursor: Cursor) {
-        // Of what is noted for a device the highest is written: what was never there must not stand in its way. Stores know
-        // this at once; one that has to look for it is asked when the note is written.
+        // The highest pending cursor of a device is stored, so one that was never assigned must not hide the
+        // real one. In-memory stores answer at once; with others, the cursor is checked when the receipt is
+        // written.
         let ceiling = self.inner.ceiling(room.log).now_or_never();
         if ceiling.is_some_and(|ceiling| ceiling.is_ok_and(|ceiling| cursor > ceiling)) {
             return;
@@ -143,9 +145,9 @@ impl Rooms {
         }
     }
 
-    /// How far a user has seen a room, also what is only noted.
+    /// The read receipts of a user in a room, including pending ones.
     pub async fn seen(&self, room: &Room, user: &UserId) -> Result<SeenCursors, RoomError> {
-        // First the notes: one that is written in between is in the store by then.
+        // Pending ones first: a receipt that is written in between is in the store by then.
         let noted = self
             .inner
             .pending_receipts
@@ -167,7 +169,7 @@ impl Rooms {
         Ok(SeenCursors { devices: devices.into_iter().map(shown).collect() })
     }
 
-    /// Writes what was noted.
+    /// Stores the pending receipts.
     pub async fn write_pending_receipts(&self) -> Result<(), StoreError> {
         let inner = &self.inner;
         let _writing = inner.pending_receipts.writing.lock().await;
@@ -183,9 +185,9 @@ impl Rooms {
                 let written = commit.changes.len() as u64;
                 match inner.commit(commit).await {
                     Ok(_) => inner.counts.seen.add(written),
-                    // They stay noted, and are written later.
+                    // They stay pending and are written later.
                     Err(CommitError::Store(error)) => return Err(error),
-                    // Somebody else has the rooms now.
+                    // Another server has taken over the rooms.
                     Err(CommitError::Declined(_) | CommitError::Refused(_)) => {}
                 }
             }
@@ -199,23 +201,23 @@ impl Rooms {
 }
 
 impl Inner {
-    /// Whether a device has not been known to have seen so much, or not for long.
+    /// Whether a receipt is higher than the stored one, or due for renewal.
     async fn is_news(&self, key: &Key, (through, at): (Position, Timestamp)) -> Result<bool, StoreError> {
         let (log, user, device) = key;
         let stored = self.store.seen(*log, user).await?;
-        // Several times before it would be forgotten.
+        // Renewed several times before it would be forgotten.
         let renewed_every = RENEWED_EVERY.min(self.options.retention / 4);
         let is_old = |told: Timestamp| at.since(told) >= renewed_every;
         let is_news = |(known, told)| through > known || (through == known && is_old(told));
         Ok(stored.and_then(|devices| devices.get(device).copied()).is_none_or(is_news))
     }
 
-    /// Whether a note is to be written: it is news, and what was seen is there.
+    /// Whether a pending receipt is to be written: it is news, and its cursor was assigned.
     async fn counts_as_seen(&self, key: &Key, seen: (Position, Timestamp)) -> Result<bool, StoreError> {
         let ceiling = match self.ceiling(key.0).await {
             Ok(ceiling) => ceiling.position(),
             Err(RoomError::Store(error)) => return Err(error),
-            // The room has ended.
+            // The room was deleted.
             Err(_) => return Ok(false),
         };
         Ok(seen.0 <= ceiling && self.is_news(key, seen).await?)

@@ -1,4 +1,4 @@
-//! What rooms need of a store, and how a store that holds their tables in memory gives it.
+//! The queries that rooms make to a store, and their implementation for stores that have the tables in memory.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
     /// Who has the rooms.
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>>;
 
-    /// The log of the room of that name.
+    /// The log of a room, by its name.
     fn room<'a>(
         &'a self,
         project: &'a ProjectId,
         id: &'a RoomId,
     ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>>;
 
-    /// A room and its log, as they are at one moment.
+    /// A room and its log at one moment.
     fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>>;
 
-    /// Whether a user is a member of a room, and where the room's head was when it became one; none if it is not.
+    /// The head of the room when a user became a member; `None` if the user is not a member.
     fn member<'a>(
         &'a self,
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Position>, StoreError>>;
 
-    /// The members of a room after one, in order, so many at most; none if there is no such room.
+    /// The members of a room after one, in order, up to a number; `None` if the room does not exist.
     fn members<'a>(
         &'a self,
         log: LogId,
@@ -39,14 +39,15 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
         most: usize,
     ) -> BoxFuture<'a, Result<Option<MemberPage>, StoreError>>;
 
-    /// Whether some may become members and others cease to be: what [`Change::Members`](crate::Change::Members) would be told.
-    fn judge_members<'a>(
+    /// Whether a change of members is valid, without making it; the same check as of
+    /// [`Change::Members`](crate::Change::Members).
+    fn validate_members<'a>(
         &'a self,
         log: LogId,
         change: MemberChange<'a>,
     ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>>;
 
-    /// Rooms whose oldest event may be from that moment or before it, oldest first, so many at most and after one.
+    /// Rooms whose oldest event may be from `through` or earlier, oldest first, after one and up to a number.
     fn old<'a>(
         &'a self,
         through: Timestamp,
@@ -54,24 +55,24 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Old>, StoreError>>;
 
-    /// Rooms with reactions that nobody has looked through for redundant ones, after one, in order, so many at most.
+    /// Rooms with reactions that have not been collapsed yet, after one, in order, up to a number.
     fn reacted(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
 
-    /// The logs of some rooms of a project, as many as can be removed in one commit.
+    /// The logs of some rooms of a project, as many as one commit may remove.
     fn rooms_of<'a>(
         &'a self,
         project: &'a ProjectId,
         most: Removal,
     ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>>;
 
-    /// How far a user has seen a room on each device.
+    /// The read receipts of a user in a room, by device.
     fn seen<'a>(
         &'a self,
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>>;
 
-    /// Looks at so many users, in order, for those with a device that was silent since before a moment.
+    /// Examines a number of users, in order, for devices without a receipt since `before`.
     fn silent<'a>(
         &'a self,
         after: Option<&'a (LogId, UserId)>,
@@ -80,7 +81,7 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
     ) -> BoxFuture<'a, Result<Silent, StoreError>>;
 }
 
-/// A room and its log, as they are at one moment. Without its members, of whom there may be many.
+/// A room and its log at one moment. Without the members, of whom there may be many.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// See [`crate::table::Row::reserved`].
@@ -91,48 +92,48 @@ pub struct Found {
     pub kept_since: Option<Timestamp>,
     /// See [`crate::table::Row::reacted`].
     pub reacted: bool,
-    /// Its log.
+    /// Status of the room's log.
     pub status: Status,
 }
 
-/// Some members of a room.
+/// A page of the members of a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberPage {
-    /// They, in order.
+    /// Members, in order.
     pub users: Vec<UserId>,
-    /// Whether there are more behind the last of them.
+    /// Whether there are more members behind the last one.
     pub more: bool,
 }
 
-/// Who is to become a member of a room, and who is to cease to be one.
+/// A change of the members of a room.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberChange<'a> {
     /// Users to add.
     pub add: &'a [UserId],
     /// Users to remove.
     pub remove: &'a [UserId],
-    /// How many members there may be.
+    /// Maximum number of members.
     pub most: usize,
 }
 
-/// A room by the age of what it keeps: the time before which none of its events was written, and its log.
+/// A room by the age of its events: a time before which none of them was written, and the room's log.
 pub type Old = (Timestamp, LogId);
 
-/// How many rooms are removed in one commit.
+/// Limits of a commit that removes rooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// Rooms.
+    /// Number of rooms.
     pub rooms: usize,
-    /// Members of all of them together. The first room may have more.
+    /// Number of members of all rooms together. The first room may have more.
     pub members: usize,
 }
 
-/// Some users that were looked at.
+/// The result of examining users for silent devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Silent {
-    /// Those among them that have a silent device.
+    /// The users that have a silent device.
     pub users: Vec<(LogId, UserId)>,
-    /// The last that was looked at, if there are more behind.
+    /// The last user examined; `None` if there are no more behind.
     pub last: Option<(LogId, UserId)>,
 }
 
@@ -170,12 +171,12 @@ impl<S: ReadsTable<Table> + ChangeFeed<Table>> Store for S {
         std::future::ready(Ok(self.with_table(|table, _| table.members(log, after, most)))).boxed()
     }
 
-    fn judge_members<'a>(
+    fn validate_members<'a>(
         &'a self,
         log: LogId,
         change: MemberChange<'a>,
     ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>> {
-        std::future::ready(Ok(self.with_table(|table, _| table.judge_members(log, change)))).boxed()
+        std::future::ready(Ok(self.with_table(|table, _| table.validate_members(log, change)))).boxed()
     }
 
     fn old<'a>(

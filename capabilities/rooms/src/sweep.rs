@@ -1,9 +1,9 @@
-//! What goes, and when.
+//! Retention: removes old events, redundant reactions and stale read receipts.
 //!
-//! Events go when they are too old, from the oldest on, and the floor rises with that; for a reader that is connected and
-//! behind they stay a little longer. Of reactions that replace each other
-//! only the last stays: the others are left out when somebody reads, wherever they lie, and the floor does not move. How far
-//! somebody has seen goes when it was not told for long. A clock that has just jumped ahead lets nothing go.
+//! Events are removed by age, oldest first, which raises the floor; a connected reader that is behind delays
+//! that a little. Of reactions that replace each other only the last is kept: the others are *collapsed*,
+//! that is skipped by readers, wherever they lie, and the floor does not move. A read receipt is removed when
+//! it was not renewed for long. While the clock has just jumped ahead, nothing is removed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,32 +21,32 @@ use crate::store::Found;
 use crate::table::Change;
 use crate::{Capacity, Declined, RoomError, Rooms};
 
-/// How often it is written how far somebody has seen, and what was typed is let go.
+/// Interval at which pending read receipts are written and old typing events are dropped.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
-/// Rooms, or users of rooms, that are looked for at a time.
+/// Rooms, or users of rooms, fetched from the store at a time.
 const LOOKED_AT: usize = 4096;
-/// Rooms that are trimmed at the same time, so that they share commits.
+/// Rooms trimmed concurrently, so that they share commits.
 const TRIMS_AT_A_TIME: usize = 64;
-/// Records of a page when the floor is searched behind the first record; each further page is larger.
+/// Records of the first page when the new floor is searched; each further page is larger.
 const PAGE: usize = 64;
-/// Who is connected and behind has one part in so many of the time that events are kept to hear them after that.
+/// A connected reader that is behind delays a trim by the retention time divided by this, at most.
 const HELD_FOR_PART: u32 = 10;
-/// How far somebody has seen is known for so many times the time that events are kept.
+/// Read receipts are kept for the retention time multiplied by this.
 const SEEN_FOR: u32 = 2;
 
-/// What a sweep did.
+/// The results of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Rooms of which events went.
+    /// Rooms that were trimmed.
     pub trimmed: usize,
-    /// Reactions that are left out from now on.
+    /// Reactions that were collapsed.
     pub collapsed: usize,
-    /// Users of whom some device is forgotten.
+    /// Users with a read receipt that was removed.
     pub forgotten: usize,
 }
 
 impl Rooms {
-    /// Lets go of what is too old, and leaves out reactions that later ones replace.
+    /// Removes old events, collapses redundant reactions and removes stale read receipts.
     pub async fn sweep(&self) -> Result<Swept, StoreError> {
         let inner = &self.inner;
         // Before rooms are looked at: who begins to lead reads them anew.
@@ -58,11 +58,11 @@ impl Rooms {
             collapsed: inner.collapse_all().await?,
             forgotten: inner.forget_silent().await?,
         };
-        inner.let_rest();
+        inner.evict_idle();
         Ok(swept)
     }
 
-    /// Does for ever what is to be done now and then.
+    /// Runs the regular work of rooms. Never returns.
     pub async fn tend(self) {
         tokio::join!(self.write_for_ever(), self.sweep_for_ever());
     }
@@ -93,7 +93,7 @@ impl Rooms {
 }
 
 impl Inner {
-    /// Lets go of events that are too old, in the rooms that may have some. Returns in how many there were any.
+    /// Trims the rooms that may have old events. Returns how many were trimmed.
     async fn trim_all(&self) -> Result<usize, StoreError> {
         let through = self.now() - self.options.retention;
         let (mut trimmed, mut after) = (0, None);
@@ -111,34 +111,37 @@ impl Inner {
         Ok(trimmed)
     }
 
-    /// Whether there was something to let go of.
+    /// Trims a room. Returns whether there was anything to trim.
     async fn trim(&self, log: LogId) -> Result<bool, StoreError> {
         let Some(found) = self.store.found(log).await? else { return Ok(false) };
         let (retention, before, tail) = (self.options.retention, found.status.floor, found.status.tail);
         let Some(old) = self.too_old(log, (before, tail), retention).await? else { return Ok(false) };
         if let Some(reader) = self.channels.furthest_behind(log).filter(|reader| *reader < old.floor) {
-            // Who is connected and behind is let hear it first, for a while: nobody keeps everything for everybody by taking
-            // a little now and then. Its next look is from there. The next sweep asks again.
+            // A connected reader that is behind gets some time to take the events. Its delay is bounded, so
+            // that a reader that takes a little now and then cannot keep everything. The next sweep trims
+            // from where the reader is then.
             let held = retention.saturating_add(retention / HELD_FOR_PART);
             let Some(older) = self.too_old(log, (before, tail), held).await? else { return Ok(false) };
-            return self.let_go_of(log, &found, older.floor.max(reader), found.kept_since).await;
+            return self.trim_through(log, &found, older.floor.max(reader), found.kept_since).await;
         }
         if old.next.is_some() {
-            return self.let_go_of(log, &found, old.floor, old.next).await;
+            return self.trim_through(log, &found, old.floor, old.next).await;
         }
-        // None is kept then, unless somebody writes meanwhile, who would take it that the room is known to keep events.
+        // No stored events would remain. A concurrent append would rely on the mark that is removed here, so
+        // exclude it.
         let Some(active) = self.active_or_gone(log).await? else { return Ok(false) };
         let _alone = active.appending.write().await;
         let Some(found) = self.store.found(log).await? else { return Ok(false) };
         let span = (old.floor.max(found.status.floor), found.status.tail);
         let Some(old) = self.too_old(log, span, retention).await? else { return Ok(false) };
-        let trimmed = self.let_go_of(log, &found, old.floor, old.next).await;
+        let trimmed = self.trim_through(log, &found, old.floor, old.next).await;
         self.mark_as_stored(log, &active).await?;
         trimmed
     }
 
-    /// Lets go of events up to a floor, if it is above the one there is, and remembers since when the others are kept.
-    async fn let_go_of(
+    /// Trims the events up to a floor, if it is above the current one, and stores the age of the remaining
+    /// ones.
+    async fn trim_through(
         &self,
         log: LogId,
         found: &Found,
@@ -161,8 +164,8 @@ impl Inner {
         Ok(made(self.commit(commit).await)? && goes)
     }
 
-    /// Which records after a floor, up to the tail, are of an age; none if the room was trimmed by somebody else or has
-    /// ended.
+    /// Finds the records after the floor that exceed an age; `None` if the room was deleted or trimmed
+    /// meanwhile.
     async fn too_old(
         &self,
         log: LogId,
@@ -170,7 +173,7 @@ impl Inner {
         age: Duration,
     ) -> Result<Option<TooOld>, StoreError> {
         let now = self.now();
-        // The first record most often tells that there is nothing.
+        // Usually the first record shows that there are none.
         let mut records = 1;
         while floor < tail {
             let page = match self.store.read(log, Span { records, ..Span::after(floor) }).await {
@@ -192,7 +195,7 @@ impl Inner {
         Ok(Some(TooOld { floor, next: None }))
     }
 
-    /// What is in memory of a room, or none if it has ended.
+    /// The in-memory state of a room; `None` if it was deleted.
     async fn active_or_gone(&self, log: LogId) -> Result<Option<Arc<Active>>, StoreError> {
         match self.active(log).await {
             Ok(active) => Ok(Some(active)),
@@ -201,7 +204,7 @@ impl Inner {
         }
     }
 
-    /// Leaves out reactions that later ones replace, in all rooms in which there are new ones.
+    /// Collapses redundant reactions in all rooms with new ones.
     async fn collapse_all(&self) -> Result<usize, StoreError> {
         let (mut collapsed, mut after) = (0, None);
         loop {
@@ -220,23 +223,23 @@ impl Inner {
         let Some(found) = self.store.found(log).await? else { return Ok(0) };
         let before = self.now() - self.options.reaction_min_lag;
         let mut search = Search::new(before, &self.options.capacity, &found);
-        self.look_through(log, &mut search).await?;
+        self.examine(log, &mut search).await?;
         if search.over {
-            // The others are looked at with the next sweep.
-            return self.leave_out(log, search).await;
+            // The later ones are examined by the next sweep.
+            return self.store_collapsed(log, search).await;
         }
-        // All that is there is old enough. Nobody need look again until somebody reacts to something: nobody does while that
-        // is written down.
+        // All reactions were examined. The mark is removed under the exclusive lock, so that no reaction is
+        // added meanwhile, and the room is not examined again until there is one.
         let Some(active) = self.active_or_gone(log).await? else { return Ok(0) };
         let _alone = active.appending.write().await;
-        self.look_through(log, &mut search).await?;
-        let left_out = self.leave_out(log, search).await;
+        self.examine(log, &mut search).await?;
+        let collapsed = self.store_collapsed(log, search).await;
         self.mark_as_stored(log, &active).await?;
-        left_out
+        collapsed
     }
 
-    /// Leaves out what was found. Returns how much.
-    async fn leave_out(&self, log: LogId, search: Search) -> Result<usize, StoreError> {
+    /// Stores the redundant reactions that were found as collapsed. Returns their number.
+    async fn store_collapsed(&self, log: LogId, search: Search) -> Result<usize, StoreError> {
         let mut commit = Commit::new();
         if !search.over {
             commit = commit.changing(Change::Reacted { log, waiting: false });
@@ -252,8 +255,8 @@ impl Inner {
         Ok(if made(self.commit(commit).await)? { count } else { 0 })
     }
 
-    /// Whoever appends next must know what is stored of a room that the caller has for itself, also if it is not known
-    /// whether a commit was made.
+    /// Reloads the marks of a room that the caller has locked exclusively, because the outcome of a commit
+    /// may be unknown.
     async fn mark_as_stored(&self, log: LogId, active: &Active) -> Result<(), StoreError> {
         if let Some(found) = self.store.found(log).await? {
             active.set_marks(Marks::stored(&found));
@@ -261,8 +264,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks at all that comes after what was looked at.
-    async fn look_through(&self, log: LogId, search: &mut Search) -> Result<(), StoreError> {
+    /// Examines all records behind those that were examined.
+    async fn examine(&self, log: LogId, search: &mut Search) -> Result<(), StoreError> {
         while !search.over {
             let page = match self.store.read(log, Span::after(search.after)).await {
                 Ok(page) if page.records.is_empty() => break,
@@ -280,7 +283,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets how far somebody has seen who was not heard of for long.
+    /// Removes the read receipts of devices that were silent for long.
     async fn forget_silent(&self) -> Result<usize, StoreError> {
         let before = self.now() - self.options.retention.saturating_mul(SEEN_FOR);
         let (mut forgotten, mut after) = (0, None);
@@ -300,8 +303,8 @@ impl Inner {
     }
 }
 
-/// Whether a commit was made. If it was not because somebody else has the rooms or changes them, or because there is no
-/// space, another time will do.
+/// Whether a commit was made. A commit that failed for another server's change or for lack of space is left
+/// to the next sweep.
 fn made(committed: Result<Committed, CommitError<Declined>>) -> Result<bool, StoreError> {
     match committed {
         Ok(_) => Ok(true),
@@ -312,30 +315,30 @@ fn made(committed: Result<Committed, CommitError<Declined>>) -> Result<bool, Sto
     }
 }
 
-/// Records of an age.
+/// The records that exceed an age.
 struct TooOld {
-    /// The last of them, or where the search began.
+    /// Position of the last of them, or where the search began.
     floor: Position,
-    /// When the first was written that is not; none if there is none.
+    /// Time of the first record that does not exceed the age; `None` if there is none.
     next: Option<Timestamp>,
 }
 
-/// Looks for reactions that later ones replace.
+/// The search for redundant reactions in a room.
 struct Search {
-    /// What comes up to here was looked at.
+    /// Position up to which records were examined.
     after: Position,
-    /// Only those before this moment are looked at.
+    /// Only reactions older than this are examined.
     before: Timestamp,
-    /// What is left out already.
-    left_out: Arc<Vec<Position>>,
-    /// The last operation on each reaction. By a hash of 128 bits that nobody can foresee: texts may be long.
+    /// Positions that are collapsed already.
+    collapsed: Arc<Vec<Position>>,
+    /// The last operation on each reaction, by a keyed 128-bit hash, because the texts may be long.
     last: HashMap<(u64, u64), Position>,
     keys_most: usize,
     hashes: (RandomState, RandomState),
     replaced: Vec<Position>,
-    /// How many may be left out beside those that are.
+    /// Number of reactions that may still be collapsed.
     replaced_most: usize,
-    /// A reaction was too young, and so is what comes after it.
+    /// Set when a reaction is too young; all later ones are, too.
     over: bool,
 }
 
@@ -344,7 +347,7 @@ impl Search {
         Self {
             after: found.status.floor,
             before,
-            left_out: found.collapsed.clone(),
+            collapsed: found.collapsed.clone(),
             last: HashMap::new(),
             keys_most: capacity.collapse_keys,
             hashes: (RandomState::new(), RandomState::new()),
@@ -355,7 +358,7 @@ impl Search {
     }
 
     fn look(&mut self, record: &Record) {
-        if self.over || self.left_out.binary_search(&record.position).is_ok() {
+        if self.over || self.collapsed.binary_search(&record.position).is_ok() {
             return;
         }
         let Some(event) = Event::of(record) else { return };
@@ -365,7 +368,8 @@ impl Search {
             return;
         }
         if self.last.len() >= self.keys_most {
-            // What was replaced by what comes now stays. It is more than is needed, and nothing is missing.
+            // Earlier reactions are forgotten and will not be found redundant. That keeps more than needed,
+            // but loses nothing.
             self.last.clear();
         }
         if let Some(replaced) = self.last.insert(self.hash(&key), record.position) {
@@ -376,7 +380,7 @@ impl Search {
         }
     }
 
-    /// Those that later ones replace, in order; the first if they are too many.
+    /// The redundant reactions, in order; only the first if there are too many.
     fn redundant(mut self) -> Vec<Position> {
         self.keep_first();
         self.replaced

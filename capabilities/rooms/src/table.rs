@@ -1,9 +1,9 @@
-//! What is stored of rooms beside their events: who has them, who belongs to them, and how far everybody has seen.
+//! The tables of rooms: epoch, members and read receipts. Events are in the logs.
 //!
 //! The rooms of a store belong to one node at a time, which says so by raising the epoch ([`Change::TakeOver`]). Everything
 //! it commits from then on carries [`Change::Owned`], which is refused once somebody else has taken over.
 //!
-//! What a store is asked of these tables is [`Store`](crate::Store).
+//! [`Store`](crate::Store) lists the queries on these tables.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -14,164 +14,164 @@ use tidings_model::{DeviceId, LogId, Position, ProjectId, RoomId, Timestamp, Use
 
 use crate::store::{Found, MemberChange, MemberPage, Old, Removal, Silent};
 
-/// A room.
+/// The row of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The project it belongs to.
+    /// The project of the room.
     pub project: ProjectId,
-    /// Its name there.
+    /// The name of the room, unique in its project.
     pub id: RoomId,
-    /// Who belongs to it, and where its head was when they came.
+    /// The members, and the head of the room when each of them joined.
     pub members: Arc<BTreeMap<UserId, Position>>,
-    /// Cursors up to this may have been given to what is not in the log.
+    /// Ephemeral events may have been given cursors up to this one.
     pub reserved: Position,
-    /// Events that are left out because later ones replace them, in order.
+    /// Positions of collapsed events, in order. Readers skip them, because later ones replace them.
     pub collapsed: Arc<Vec<Position>>,
-    /// No event that is kept was written before this; none while no event is kept.
+    /// No stored event was written before this time; `None` while there are no stored events.
     pub kept_since: Option<Timestamp>,
-    /// Whether there are reactions that nobody has looked through for redundant ones.
+    /// Whether there are reactions that have not been examined for redundant ones.
     pub reacted: bool,
 }
 
 impl Row {
-    /// Whether some may come and some may go.
-    fn judge_members(&self, MemberChange { add, remove, most }: MemberChange<'_>) -> Result<(), Declined> {
+    /// Checks a change of members.
+    fn validate_members(&self, MemberChange { add, remove, most }: MemberChange<'_>) -> Result<(), Declined> {
         let members = &self.members;
         let leaving = remove.iter().filter(|user| members.contains_key(*user)).count();
         let coming = add.iter().filter(|user| !members.contains_key(*user)).count();
         let left = members.len().saturating_sub(leaving);
-        // Who has more than it may, because the limit is lower now, may still let some go.
+        // A room that exceeds a lowered limit may still remove members.
         if coming > 0 && left + coming > most { Err(Declined::TooManyMembers { most }) } else { Ok(()) }
     }
 }
 
-/// How far a user has seen a room on each device, and when that was told.
+/// The read receipts of a user in a room: by device, the last seen cursor and the time of the receipt.
 pub type Devices = BTreeMap<DeviceId, (Position, Timestamp)>;
 
-/// What can happen to rooms.
+/// A change of the tables of rooms.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Somebody takes all rooms over.
+    /// Takes over all rooms.
     TakeOver {
-        /// One more than it was.
+        /// The new epoch: the current one plus one.
         epoch: u64,
     },
-    /// Nothing happens; but the rest of the commit is only made if nobody else has taken over.
+    /// Changes nothing, but refuses the commit if another server has taken over.
     Owned {
-        /// The epoch of who commits.
+        /// Epoch of the server that commits.
         by: u64,
     },
-    /// A room begins, or is as it was written down.
+    /// Creates a room, or restores one from a snapshot.
     Create {
-        /// Its log.
+        /// Log of the room.
         log: LogId,
-        /// The room.
+        /// The row of the room.
         row: Row,
     },
-    /// A room and all that is known of it ends.
+    /// Deletes a room with its members and read receipts.
     Remove {
-        /// Its log.
+        /// Log of the room.
         log: LogId,
     },
-    /// A room has other members.
+    /// Changes the members of a room.
     Members {
-        /// Its log.
+        /// Log of the room.
         log: LogId,
-        /// They belong to it from now on, if they did not.
+        /// Users to add, unless they are members already.
         add: Vec<UserId>,
-        /// They do not any more.
+        /// Users to remove.
         remove: Vec<UserId>,
-        /// The head of the room.
+        /// The head of the room, stored with the added members.
         joined: Position,
-        /// How many there may be.
+        /// Maximum number of members.
         most: usize,
     },
-    /// Cursors may be given to what is not in the log.
+    /// Reserves cursors for ephemeral events.
     Reserve {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
-        /// Up to this.
+        /// The last reserved cursor.
         through: Position,
     },
-    /// Some events are left out from now on.
+    /// Collapses events: readers skip them from now on.
     Collapse {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
-        /// They, in order.
+        /// Positions of the events, in order.
         positions: Vec<Position>,
     },
-    /// The events that are kept are not older than this, or none is kept.
+    /// Sets the age of the oldest stored event.
     Kept {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
-        /// See [`Row::kept_since`].
+        /// New value of [`Row::kept_since`].
         since: Option<Timestamp>,
     },
-    /// There are reactions to look through, or no longer.
+    /// Sets whether there are reactions to examine.
     Reacted {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
-        /// See [`Row::reacted`].
+        /// New value of [`Row::reacted`].
         waiting: bool,
     },
-    /// What was left out up to a position is gone.
+    /// Forgets the collapsed positions that were trimmed.
     Prune {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
-        /// The position.
+        /// The last position that was trimmed.
         through: Position,
     },
-    /// A device has seen a room so far.
+    /// Stores a read receipt.
     See {
-        /// The room's log.
-        log: LogId,
-        /// Whose device.
-        user: UserId,
-        /// The device.
-        device: DeviceId,
-        /// So far.
-        through: Position,
-        /// Now. Counts also if it has seen just as much before.
-        at: Timestamp,
-        /// What to do if it has seen more before.
-        back: Back,
-    },
-    /// What devices of a user have seen is forgotten if they were silent since before a moment.
-    Forget {
-        /// The room's log.
+        /// Log of the room.
         log: LogId,
         /// The user.
         user: UserId,
-        /// The moment.
+        /// The user's device.
+        device: DeviceId,
+        /// The last seen position.
+        through: Position,
+        /// Time of the receipt. Stored even if the position is unchanged.
+        at: Timestamp,
+        /// What to do if the device has seen more before.
+        back: Back,
+    },
+    /// Removes the read receipts of a user's silent devices.
+    Forget {
+        /// Log of the room.
+        log: LogId,
+        /// The user.
+        user: UserId,
+        /// Receipts older than this are removed.
         before: Timestamp,
     },
 }
 
-/// What to do when somebody has seen less than before.
+/// What to do with a read receipt that is lower than the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// The highest counts.
+    /// Ignore the lower one.
     Stay,
-    /// The last counts.
+    /// Store the lower one.
     Go,
 }
 
-/// Why the table refuses a change.
+/// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
-    /// Somebody else has taken over.
-    #[error("somebody else has taken over")]
+    /// Another server has taken over the rooms.
+    #[error("another server has taken over the rooms")]
     Fenced,
-    /// It is not as it was when somebody looked.
-    #[error("somebody else changed it")]
+    /// The row was changed concurrently.
+    #[error("the room was changed concurrently")]
     Moved,
-    /// There is no such room, or no longer.
+    /// The room does not exist, or was deleted.
     #[error("there is no such room")]
     NoSuchRoom,
-    /// There would be too many members.
+    /// The room would have more members than the limit.
     #[error("a room has at most {most} members")]
     TooManyMembers {
-        /// The limit.
+        /// The limit, in members.
         most: usize,
     },
 }
@@ -180,34 +180,34 @@ impl log::Change for Change {
     type Refusal = Declined;
 }
 
-/// All rooms, in memory.
+/// The tables of all rooms, in memory.
 #[derive(Debug, Default)]
 pub struct Table {
     epoch: u64,
     names: HashMap<ProjectId, BTreeMap<RoomId, LogId>>,
     rows: SnapshotMap<LogId, Arc<Row>>,
-    /// All rooms that keep events, by [`Row::kept_since`].
+    /// Rooms with stored events, by [`Row::kept_since`].
     old: BTreeSet<Old>,
-    /// All rooms of which [`Row::reacted`] is true.
+    /// Rooms whose [`Row::reacted`] is true.
     reacted: BTreeSet<LogId>,
     seen: SnapshotMap<(LogId, UserId), Arc<Devices>>,
-    /// The epoch of a snapshot, until it is read.
+    /// The epoch when a snapshot began, until it is read.
     epoch_before: Option<u64>,
 }
 
-/// A row of one of the tables of rooms, to be written down.
+/// A row of the tables of rooms, as it is stored.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// Who has the rooms.
+    /// The epoch.
     Epoch(u64),
     /// A room.
     Room(LogId, Arc<Row>),
-    /// How far a user has seen a room.
+    /// The read receipts of a user in a room.
     Seen(LogId, UserId, Arc<Devices>),
 }
 
 impl Kept {
-    /// Gives the changes that make the row. A room comes before what was seen of it.
+    /// Passes on the changes that restore the row. Rooms must be restored before their read receipts.
     pub fn restore(self, change: &mut dyn FnMut(Change)) {
         match self {
             Self::Epoch(epoch) => change(Change::TakeOver { epoch }),
@@ -233,12 +233,12 @@ impl Table {
         self.names.get(project)?.get(id).copied()
     }
 
-    /// A room, by its log.
+    /// The row of a room, by its log.
     pub fn row(&self, log: LogId) -> Option<&Arc<Row>> {
         self.rows.get(&log)
     }
 
-    /// See [`crate::Store::found`]; `status` is that of a log at the same moment.
+    /// See [`crate::Store::found`]. `status` returns the status of a log at the same moment.
     pub fn found(&self, log: LogId, status: &dyn Fn(LogId) -> Option<Status>) -> Option<Found> {
         let Row { reserved, collapsed, kept_since, reacted, .. } = &**self.rows.get(&log)?;
         Some(Found {
@@ -263,12 +263,12 @@ impl Table {
         Some(MemberPage { users, more: members.next().is_some() })
     }
 
-    /// See [`crate::Store::judge_members`].
-    pub fn judge_members(&self, log: LogId, change: MemberChange<'_>) -> Result<(), Declined> {
-        self.rows.get(&log).ok_or(Declined::NoSuchRoom)?.judge_members(change)
+    /// See [`crate::Store::validate_members`].
+    pub fn validate_members(&self, log: LogId, change: MemberChange<'_>) -> Result<(), Declined> {
+        self.rows.get(&log).ok_or(Declined::NoSuchRoom)?.validate_members(change)
     }
 
-    /// All rooms, in order.
+    /// The logs of all rooms, in order.
     pub fn rooms(&self) -> impl Iterator<Item = LogId> + '_ {
         self.rows.iter().map(|(log, _)| *log)
     }
@@ -299,12 +299,12 @@ impl Table {
         logs.take(most.rooms).take_while(fits).collect()
     }
 
-    /// How many rooms there are.
+    /// Number of rooms.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rooms.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -359,7 +359,7 @@ impl Table {
         if back == Back::Go || through > known.0 {
             *known = (through, at);
         } else if through == known.0 {
-            // It is still there, and not to be forgotten because nobody writes.
+            // The device is still in use: an unchanged receipt must not be removed as silent.
             known.1 = known.1.max(at);
         }
         if devices.len() > limits::DEVICES_PER_MEMBER {
@@ -400,7 +400,7 @@ impl Table {
         }
     }
 
-    /// Does something to a room that is there.
+    /// Changes a room, if it exists.
     fn with_row(&mut self, log: LogId, act: impl FnOnce(&mut Row)) {
         if let Some(row) = self.rows.get_mut(&log) {
             act(Arc::make_mut(row));
@@ -455,7 +455,7 @@ impl StateMachine for Table {
                 holds(free, Declined::Moved)
             }
             Change::Members { log, add, remove, most, .. } => {
-                self.judge_members(*log, MemberChange { add, remove, most: *most })
+                self.validate_members(*log, MemberChange { add, remove, most: *most })
             }
             Change::Remove { log }
             | Change::Reserve { log, .. }
@@ -463,7 +463,7 @@ impl StateMachine for Table {
             | Change::Kept { log, .. }
             | Change::Reacted { log, .. }
             | Change::Prune { log, .. } => there(log),
-            // Nothing happens if there is nothing it could happen to.
+            // Valid even if the room is gone; then it changes nothing.
             Change::See { .. } | Change::Forget { .. } => Ok(()),
         }
     }

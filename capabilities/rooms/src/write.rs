@@ -1,4 +1,4 @@
-//! Writing: what is to be kept is committed, and what is not is told to those who are there.
+//! Writing events: durable ones are committed, ephemeral ones are passed to the connected readers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,28 +17,29 @@ use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
 use tidings_engine::DetachOnDrop;
 
-/// Cursors for what is not kept are reserved for so long, so that it takes a commit only now and then.
+/// Ephemeral cursors are reserved for this time ahead, so that most ephemeral events need no commit.
 const RESERVED_AHEAD: Duration = Duration::from_secs(4);
-/// What is reserved lasts for an event of this moment.
+/// Reserved cursors must last this long for an event that is written now.
 const FOR_THIS_MOMENT: Duration = Duration::from_millis(1);
-/// What is reserved lasts for an event that comes when something else was committed.
+/// Reserved cursors must last this long for an event that is written after a commit.
 const FOR_A_WHILE: Duration = Duration::from_secs(2);
-/// How often it is tried anew when reserved cursors are used up by others.
+/// Attempts when other writers use up the reserved cursors.
 const ATTEMPTS: usize = 16;
 
-/// What was written.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Where each event lies and when it was written, in the order in which they were given.
+    /// Cursor and time of each event, in the order of the request.
     pub events: Vec<(Cursor, Timestamp)>,
-    /// Whether the same request was made before; this is the answer it got then.
+    /// Whether the request is a repetition. The events are those of the first answer.
     pub duplicate: bool,
 }
 
 impl Rooms {
-    /// Writes events, all or none. What is kept is durable when it returns, and one stands behind the other in the log.
-    /// What is not kept lies behind all that is; if it cannot be told to anybody, but what is kept was written, it has the
-    /// place of the last of that. A producer is one of the user's: others may have one of the same name.
+    /// Writes events, all or none. Durable events are stored when it returns, and are consecutive in the log.
+    /// Ephemeral events get higher cursors; if they cannot be delivered after the durable ones were stored,
+    /// they share the cursor of the last durable one. Producer ids are scoped to the user: another user may
+    /// have a producer with the same id.
     pub async fn write(
         &self,
         room: &Room,
@@ -55,7 +56,7 @@ impl Rooms {
         let now = inner.now();
         let (kept, ephemeral): (Vec<_>, Vec<_>) = events.iter().partition(|event| event.kind.is_durable());
         if !kept.is_empty() && !ephemeral.is_empty() {
-            // Before: when the others are written there should be nothing left that can fail.
+            // Reserved before the commit, so that nothing can fail after it.
             inner.reserve(room.log, &active, FOR_A_WHILE).await?;
         }
         let mut kept_at = Vec::new();
@@ -75,9 +76,10 @@ impl Rooms {
             ephemeral_at =
                 match (inner.add_ephemeral(room.log, &active, &ephemeral, now).await, kept_at.last()) {
                     (Ok(first), _) => places(first, ephemeral.len()),
-                    // Whoever is told that it failed writes all of it again, and the rest is written.
+                    // An error would make the client repeat the whole write, though the durable events are
+                    // stored.
                     (Err(error), Some(&last)) => {
-                        tracing::debug!(%error, "could not tell anybody that somebody is typing");
+                        tracing::debug!(%error, "could not deliver a typing event");
                         inner.counts.typing_dropped.add(ephemeral.len() as u64);
                         vec![last; ephemeral.len()]
                     }
@@ -110,10 +112,10 @@ fn check(events: &[NewEvent], producer: Option<&Producer>, most: usize) -> Resul
     Ok(())
 }
 
-/// The producer as the log knows it, under a name that no other user can have given to one.
+/// Scopes a producer id to its user: the log gets an id that no other user can produce.
 fn of_user(user: &UserId, producer: Producer) -> Producer {
     let mut digest = Sha256::new();
-    // With its length, so that a longer user and a shorter id are another pair.
+    // The length comes first, so that another split of the same text into user and id has another digest.
     digest.update((user.as_str().len() as u64).to_le_bytes());
     digest.update(user.as_str());
     digest.update(producer.id.as_str());
@@ -137,18 +139,18 @@ struct Appending {
     now: Timestamp,
 }
 
-/// What came of it.
+/// The result of an append.
 enum Landed {
     Now(Appended),
-    /// The same request was made before, with these events.
+    /// The request is a repetition; these are the events of the first one.
     Before(Vec<(Cursor, Timestamp)>),
 }
 
 impl Appending {
     async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
         let (log, producer) = (self.log, self.producer.clone());
-        // If the caller goes away the commit may still be made. What follows from it is then done all the same, and until it
-        // is known whether it was made nothing that lies ephemeral may be shown behind it.
+        // If the caller goes away, the commit may still be made. Then the work after it must be done as well,
+        // and until its outcome is known no later ephemeral event may be shown.
         match (DetachOnDrop::new(self.commit(inner.clone())).await, producer) {
             (Ok(appended), _) => Ok(Landed::Now(appended)),
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
@@ -162,7 +164,7 @@ impl Appending {
         let Self { tenure, log, active, kinds, payloads, producer, now } = self;
         let _appending = active.appending.read().await;
         let count = payloads.len();
-        let (least, in_flight) = InFlight::set_out(&inner, log, active.clone(), count as u64, now);
+        let (least, in_flight) = InFlight::begin_append(&inner, log, active.clone(), count as u64, now);
         let append = Append {
             positions: Positions::AtLeast(least),
             conditions: Conditions { producer: producer.clone(), ..Conditions::default() },
@@ -181,8 +183,8 @@ impl Appending {
     }
 }
 
-/// The commit with what upkeep needs to find the room, as far as that is not stored. In the same commit: a server that starts
-/// again asks no room what it has.
+/// Adds the marks that the sweep needs to find the room, unless they are stored already. They are part of the
+/// same commit, because a restarted server examines only marked rooms.
 fn marking(
     mut commit: Commit<Change>,
     log: LogId,
@@ -200,7 +202,7 @@ fn marking(
 }
 
 impl Inner {
-    /// Tells events to those who are there. Returns where the first lies, when nothing below it is on its way any more.
+    /// Passes events to the connected readers. Returns the first cursor, once nothing below it is in flight.
     async fn add_ephemeral(
         &self,
         log: LogId,
@@ -212,7 +214,7 @@ impl Inner {
             let now = self.now();
             let record = |n: usize, position: Position| Record {
                 position,
-                // No commit has made it.
+                // Ephemeral: not made by a commit.
                 commit: CommitNumber::ZERO,
                 at: now,
                 payload: events[n].stored(emitted_at, None),
@@ -230,7 +232,7 @@ impl Inner {
         Err(RoomError::Contended)
     }
 
-    /// Makes sure that cursors are reserved for what is not kept.
+    /// Reserves cursors for ephemeral events, unless those that are reserved last for `must`.
     async fn reserve(&self, log: LogId, active: &Active, must: Duration) -> Result<(), RoomError> {
         let _reserving = active.reserving.lock().await;
         let Some(through) = active.to_reserve(self.now(), RESERVED_AHEAD, must) else { return Ok(()) };

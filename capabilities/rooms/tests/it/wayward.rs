@@ -161,12 +161,12 @@ impl Store for Wayward {
         self.memory.members(log, after, most)
     }
 
-    fn judge_members<'a>(
+    fn validate_members<'a>(
         &'a self,
         log: LogId,
         change: MemberChange<'a>,
     ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>> {
-        self.memory.judge_members(log, change)
+        self.memory.validate_members(log, change)
     }
 
     fn old<'a>(
