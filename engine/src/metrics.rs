@@ -29,10 +29,12 @@ pub struct Name {
 
 /// Counts events of the capabilities, by category and kind; each capability defines its own.
 pub const EVENTS: Name =
-    Name { name: "tidings_events_total", help: "What has happened, by category and kind." };
+    Name { name: "tidings_events_total", help: "Events of the capabilities, by category and kind." };
 /// Measures the duration of events of the capabilities, by category and kind.
-pub const EVENT_TIME: Name =
-    Name { name: "tidings_event_latency_seconds", help: "How long it took, by category and kind." };
+pub const EVENT_TIME: Name = Name {
+    name: "tidings_event_latency_seconds",
+    help: "Duration of events of the capabilities, by category and kind.",
+};
 
 /// Label names and values of one series.
 pub type Labels<'a> = &'a [(&'static str, &'a str)];
@@ -332,8 +334,10 @@ pub struct LimitHits(Arc<[Counter]>);
 impl LimitHits {
     /// Registers a counter for each limit.
     pub fn new(metrics: &Metrics) -> Self {
-        const NAME: Name =
-            Name { name: "tidings_limit_hits_total", help: "How often a limit was hit, by the limit." };
+        const NAME: Name = Name {
+            name: "tidings_limit_hits_total",
+            help: "Requests and readers refused or cut because of a limit, by limit.",
+        };
         Self(Limit::ALL.iter().map(|limit| metrics.counter(NAME, &[("limit", limit.name())])).collect())
     }
 

@@ -356,7 +356,7 @@ fn read_delta<T: StoredState>(state: &mut StoreState<T>, content: Bytes) -> Resu
         let (log, tail, total) = (reader.log()?, reader.position()?, take_totals(&mut reader)?);
         if let Some(slot) = state.logs.get_mut(log) {
             slot.state.extend(tail);
-            slot.state.weigh(total);
+            slot.state.set_totals(total);
         }
     }
     Ok(())

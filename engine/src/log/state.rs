@@ -57,19 +57,19 @@ pub enum Refusal {
     #[error("the sequence does not sort after the last one")]
     OutOfOrder,
     /// The tail is not the one that the append expects.
-    #[error("the tail is not the expected one")]
+    #[error("the tail is not at the expected position")]
     TailMoved {
         /// The actual tail.
         tail: Position,
     },
     /// The given positions are not ascending, or do not lie above the tail.
-    #[error("positions must grow and lie above the tail")]
+    #[error("positions must be ascending and above the tail")]
     PositionNotAbove {
         /// The actual tail.
         tail: Position,
     },
     /// The operation is inconsistent in itself. This is a bug of the caller, never the fault of a client.
-    #[error("not an operation: {0}")]
+    #[error("malformed operation: {0}")]
     Malformed(&'static str),
 }
 
@@ -229,9 +229,9 @@ impl LogState {
         if append.payloads.is_empty() && append.then == Then::StayOpen {
             return Err(Refusal::Malformed("an append of nothing that closes nothing"));
         }
-        self.judge_open(append)?;
+        self.validate_open(append)?;
         if let Some(producer) = &append.conditions.producer {
-            self.judge_producer(producer, now)?;
+            self.validate_producer(producer, now)?;
         }
         if let (Some(order), Some(last)) = (&append.conditions.order, self.last_order())
             && order.as_bytes() <= last.as_bytes()
@@ -274,7 +274,7 @@ impl LogState {
     }
 
     /// Sets the totals while a log is restored from files.
-    pub fn weigh(&mut self, total: LogTotals) {
+    pub fn set_totals(&mut self, total: LogTotals) {
         self.total = total;
     }
 
@@ -290,7 +290,7 @@ impl LogState {
         self.floor = self.floor.max(floor.min(self.tail));
     }
 
-    fn judge_open(&self, append: &Append) -> Result<(), Refusal> {
+    fn validate_open(&self, append: &Append) -> Result<(), Refusal> {
         if !self.closed {
             return Ok(());
         }
@@ -303,7 +303,7 @@ impl LogState {
         }
     }
 
-    fn judge_producer(&self, producer: &Producer, now: Timestamp) -> Result<(), Refusal> {
+    fn validate_producer(&self, producer: &Producer, now: Timestamp) -> Result<(), Refusal> {
         let Some(seen) = self.seen(&producer.id) else {
             if producer.sequence != 0 {
                 return Err(Refusal::Gap { expected: 0, received: producer.sequence });
