@@ -1,4 +1,4 @@
-//! Appending: one request, validated and durable, or refused with the reason.
+//! Appending to streams: a request is validated and made durable, or refused with the reason.
 
 use bytes::Bytes;
 use tidings_engine::log::{
@@ -9,59 +9,59 @@ use tidings_model::{Position, Producer};
 use crate::table::{Change, Declined};
 use crate::{ContentType, Found, StreamError, StreamKey, Streams};
 
-/// What a client wants appended.
+/// A request to append to a stream.
 #[derive(Clone, Debug)]
 pub struct AppendRequest {
-    /// The content.
+    /// The content to append.
     pub body: Body,
-    /// What must hold of the stream.
+    /// Conditions that the stream must meet.
     pub conditions: Conditions,
-    /// Whether the stream is closed with it.
+    /// Whether the append closes the stream.
     pub then: Then,
 }
 
 /// The content of an append.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// None: the request only closes.
+    /// No content: the request only closes the stream.
     Nothing,
-    /// Bytes of a type.
+    /// Content of a type.
     Content(ContentType, Bytes),
 }
 
-/// An append that holds.
+/// The result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Where to read on after it: the tail.
+    /// The tail after the append: where a reader continues.
     pub next: Position,
-    /// Whether the stream is closed now.
+    /// Whether the stream is closed.
     pub closed: bool,
-    /// Whether it was made by this request or before.
+    /// Whether this request or an earlier one made the append.
     pub freshness: Freshness,
 }
 
-/// Whether a request was made now or before.
+/// Whether a request had an effect, or repeats an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Records were appended now.
+    /// The request appended records.
     New,
-    /// Nothing was appended; the stream was closed now.
+    /// The request appended nothing, but closed the stream.
     ClosedNow,
-    /// Made before, by the same producer with the same or a later stamp.
+    /// The producer had made the same request, or a later one, before.
     Repeated {
-        /// The producer's epoch.
+        /// Current epoch of the producer.
         epoch: u64,
-        /// The highest sequence number accepted from it.
+        /// Highest sequence number accepted from the producer.
         sequence: u64,
     },
-    /// Only asked to close, and closed it was.
+    /// The request only closes the stream, which was closed already.
     WasClosed,
 }
 
-/// An append that is ready to be committed, alone or with more.
+/// A validated append, ready to be committed alone or together with other changes.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What it does. The append is its first operation.
+    /// The commit. The append is its first operation.
     pub commit: Commit<Change>,
     closes_only: bool,
     stamped: bool,
@@ -69,13 +69,13 @@ pub struct Prepared {
 }
 
 impl Streams {
-    /// Appends what a client sent. Durable when it returns.
+    /// Appends to a stream. Durable when it returns.
     pub async fn append(&self, key: &StreamKey, request: &AppendRequest) -> Result<Appended, StreamError> {
         let found = self.describe(key).await?;
         let prepared = self.prepare(key, &found, request).await?;
         let committed = match self.trimmed(key, &found, &prepared).await {
             Some(trimming) => match self.store.commit(trimming).await {
-                // A fork has come meanwhile.
+                // The stream was forked meanwhile, so it must not be trimmed in the same commit.
                 Err(CommitError::Declined(Declined::HasForks)) => {
                     self.store.commit(prepared.commit.clone()).await
                 }
@@ -86,7 +86,7 @@ impl Streams {
         prepared.finish(committed)
     }
 
-    /// Validates what a client sent by the stream that was found, and makes a commit of it.
+    /// Validates a request against the stream and prepares its commit.
     pub async fn prepare(
         &self,
         key: &StreamKey,
@@ -95,7 +95,7 @@ impl Streams {
     ) -> Result<Prepared, StreamError> {
         let closes_only = matches!(request.body, Body::Nothing);
         let payloads = match payloads(found, &request.body) {
-            // That the stream is closed counts for more than that the body would not fit it.
+            // A closed stream is reported as such, even if the body would be invalid, too.
             Err(_) if found.status.closed => return Err(StreamError::Closed { tail: found.status.tail }),
             payloads => payloads?,
         };
@@ -117,12 +117,12 @@ impl Streams {
 }
 
 impl Prepared {
-    /// Whether it adds records.
+    /// Whether the append adds records.
     pub fn adds(&self) -> bool {
         !self.closes_only
     }
 
-    /// How much it adds.
+    /// Number of records and bytes that the append adds.
     pub(crate) fn totals(&self) -> LogTotals {
         match self.commit.operations.first() {
             Some(tidings_engine::log::Operation::Append(append)) => LogTotals::of(&append.payloads),
@@ -130,7 +130,7 @@ impl Prepared {
         }
     }
 
-    /// What came of it, for the client.
+    /// Translates the result of the commit into that of the append.
     pub fn finish(
         &self,
         committed: Result<Committed, CommitError<Declined>>,
@@ -153,7 +153,7 @@ impl Prepared {
     }
 }
 
-/// The records that a body makes in a stream.
+/// Splits the body of an append into the records of the stream.
 fn payloads(found: &Found, body: &Body) -> Result<Vec<Bytes>, StreamError> {
     let Body::Content(received, bytes) = body else { return Ok(Vec::new()) };
     let expected = &found.stream.content_type;
@@ -169,7 +169,7 @@ fn payloads(found: &Found, body: &Body) -> Result<Vec<Bytes>, StreamError> {
 }
 
 impl Appended {
-    /// Epoch and sequence to tell a producer that sent this stamp.
+    /// The epoch and sequence number to report to a producer that sent this stamp.
     pub fn stamp(&self, sent: &Producer) -> (u64, u64) {
         match self.freshness {
             Freshness::Repeated { epoch, sequence } => (epoch, sequence),

@@ -1,4 +1,4 @@
-//! Content types, and how a body becomes messages.
+//! Content types, and how a body is split into messages.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -14,18 +14,18 @@ use crate::json_array::{self, ArrayError};
 #[derive(Clone, Debug)]
 pub struct ContentType(Arc<str>);
 
-/// Those that most streams have, to be shared by a million of them. The first is the default.
+/// The most common content types, shared by the streams that have them. The first is the default.
 static COMMON: LazyLock<[ContentType; 3]> = LazyLock::new(|| {
     ["application/octet-stream", "application/json", "text/plain"].map(|text| ContentType(text.into()))
 });
 
 impl ContentType {
-    /// What a stream has whose creator named none.
+    /// The default content type, used when the creator sends none.
     pub fn octet_stream() -> Self {
         COMMON[0].clone()
     }
 
-    /// Parses a header's value; `None` when it is not `type/subtype` with optional parameters.
+    /// Parses the value of a header; `None` when it is not `type/subtype` with optional parameters.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let (kind, subtype) = essence(text).split_once('/')?;
@@ -34,28 +34,28 @@ impl ContentType {
         valid.then(|| common().unwrap_or_else(|| Self(text.into())))
     }
 
-    /// As it was written.
+    /// The content type as the creator wrote it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the stream is in JSON mode: its records are JSON values.
+    /// Whether a stream of this type is in JSON mode: its records are JSON values.
     pub fn is_json(&self) -> bool {
         essence(&self.0).eq_ignore_ascii_case("application/json")
     }
 
-    /// Whether the payloads are text that can stand in a line-based format.
+    /// Whether payloads of this type are text, which can be embedded in a line-based format.
     pub fn is_text(&self) -> bool {
         self.is_json() || self.0.get(..5).is_some_and(|kind| kind.eq_ignore_ascii_case("text/"))
     }
 
-    /// Whether both name the same media type; parameters and case do not count.
+    /// Whether both have the same media type. Parameters and case are ignored.
     pub fn same_media_type(&self, other: &Self) -> bool {
         essence(&self.0).eq_ignore_ascii_case(essence(&other.0))
     }
 
-    /// Cuts a body into the messages a stream of this type stores: in JSON mode the elements of an array or
-    /// the one value, otherwise the body as it is. The messages share the body's memory.
+    /// Splits a body into messages: in JSON mode the elements of an array or the one value, otherwise the
+    /// whole body. The messages share the memory of the body.
     pub fn messages(&self, body: Bytes) -> Result<Vec<Bytes>, StreamError> {
         if self.is_json() { json_messages(&body) } else { Ok(vec![body]) }
     }
@@ -71,7 +71,7 @@ fn essence(text: &str) -> &str {
     text.split(';').next().unwrap_or_default().trim_end()
 }
 
-/// RFC 9110's token.
+/// Whether a text is a token of RFC 9110.
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }

@@ -1,4 +1,4 @@
-//! Creating streams, plain and as forks of others. Asking again for the same is answered with what is there.
+//! Creating streams, including forks. Idempotent: a repeated request finds the existing stream.
 
 use std::sync::Arc;
 
@@ -16,48 +16,49 @@ use crate::{
 };
 use crate::{StreamKey, Streams};
 
-/// How often a creation that met another one looks again.
+/// Attempts when a concurrent request creates or removes the same stream.
 const ATTEMPTS: usize = 8;
 
-/// What a client wants created.
+/// A request to create a stream.
 #[derive(Clone, Debug)]
 pub struct CreateRequest {
-    /// What the records will be; none for the default, or for what a fork's source has.
+    /// Content type. Default: that of the source for a fork, otherwise `application/octet-stream`.
     pub content_type: Option<ContentType>,
-    /// What it keeps; of what is not named everything, or what a fork's source has.
+    /// Limits of retention. Default of each: that of the source for a fork, otherwise unlimited.
     pub retention: Retention,
-    /// When it goes by itself; none for never, or for what a fork's source has.
+    /// When the stream expires. Default: as the source for a fork, otherwise never.
     pub expiry: Option<Expiry>,
-    /// The first content, if any.
+    /// Initial content; may be empty.
     pub body: Bytes,
-    /// Whether it is closed from the start, with the body as its whole content.
+    /// Whether the stream is created closed, with the body as its whole content.
     pub then: Then,
-    /// What it continues, if anything.
+    /// The source, if the stream is a fork.
     pub fork: Option<ForkRequest>,
 }
 
-/// What a fork continues.
+/// The source of a fork, and the point at which it branches off.
 #[derive(Clone, Debug)]
 pub struct ForkRequest {
-    /// The stream.
+    /// The source stream.
     pub source: StreamKey,
-    /// From which offset; none for its tail.
+    /// Offset at which the fork branches off; `None` for the tail of the source.
     pub offset: Option<Position>,
-    /// How many messages (in JSON mode) or bytes of the append after that offset are inherited too.
+    /// Number of messages (in JSON mode) or bytes of the append after that offset that the fork inherits as
+    /// well.
     pub sub_offset: u64,
 }
 
-/// A stream that is there now.
+/// The result of a request to create a stream.
 #[derive(Clone, Debug)]
 pub enum Created {
-    /// This request made it.
+    /// The stream was created by this request.
     New(Found),
-    /// It was there, with the same configuration.
+    /// The stream existed with the same configuration.
     Existed(Found),
 }
 
 impl Streams {
-    /// Creates a stream, or finds that it is there with the same configuration.
+    /// Creates a stream, or finds an existing one with the same configuration.
     pub async fn create(&self, key: &StreamKey, request: &CreateRequest) -> Result<Created, StreamError> {
         if request.fork.as_ref().is_some_and(|fork| fork.source.project != key.project) {
             return Err(StreamError::SourceForeign);
@@ -80,7 +81,8 @@ impl Streams {
         Err(StreamError::Contended)
     }
 
-    /// Creates a stream under a name that was free; `None` when it, or the source, no longer is as it was.
+    /// Creates a stream under a free name; `None` when the name was taken, or the source was changed,
+    /// meanwhile.
     async fn try_create(
         &self,
         key: &StreamKey,
@@ -112,7 +114,7 @@ impl Streams {
             true => Vec::new(),
             false => stream.content_type.messages(request.body.clone())?,
         };
-        // As the commit leaves it, not as others may have made it by the time it is looked at.
+        // The status right after this commit, not after later ones of other writers.
         let total = LogTotals::of(inherited.prefix.iter().chain(&payloads));
         let begun = Status { closed: request.then == Then::Close, total, ..Status::default() };
         if let Some(prefix) = inherited.prefix {
@@ -133,7 +135,7 @@ impl Streams {
         }
     }
 
-    /// What a fork takes over from its source.
+    /// Determines what a fork inherits from its source.
     async fn inherit(&self, request: &ForkRequest, wanted: &CreateRequest) -> Result<Inherited, StreamError> {
         let source = match self.describe(&request.source).await {
             Err(StreamError::NotFound) => return Err(StreamError::SourceNotFound),
@@ -175,7 +177,7 @@ impl Streams {
         Ok(Inherited { content_type: content_type.clone(), expiry: *expiry, retained, tail, prefix, fork })
     }
 
-    /// What a fork keeps: of what it inherits, what its source keeps now, and from then on what its own limits leave.
+    /// The retention of a fork: it inherits what its source keeps now, and then applies its own limits.
     async fn inherit_retention(
         &self,
         source: &Found,
@@ -195,7 +197,7 @@ impl Streams {
         Ok(Some(Retained { limits, inherited, floor }))
     }
 
-    /// Whether a position is one that the stream gives as an offset: its start, its end, or a record's.
+    /// Whether a position is a valid offset of the stream: its start, its end, or that of a record.
     async fn is_offset(&self, found: &Found, floor: Floor, position: Position) -> Result<bool, StreamError> {
         if position == floor.position || position == found.status.tail {
             return Ok(true);
@@ -205,7 +207,8 @@ impl Streams {
         Ok(!found.stream.read(&*self.store, span).await?.records.is_empty())
     }
 
-    /// Where a fork leaves its source, and what it inherits of a record that it leaves in the middle.
+    /// The position at which a fork branches off, and the part it inherits of a record that is split by the
+    /// sub-offset.
     async fn fork_point(
         &self,
         source: &Found,
@@ -221,7 +224,7 @@ impl Streams {
         if count > limits::MESSAGES_PER_APPEND {
             return Err(beyond);
         }
-        // As much as one append can have: it cannot end further on.
+        // As much as one append can contain, so the sub-offset cannot lie further on.
         let span = Span { bytes: self.options.max_append_bytes, records: count, ..Span::after(anchor) };
         let records = source.stream.read(&*self.store, span).await?.records;
         let [inside @ .., last] = &records[..] else { return Err(beyond) };
@@ -239,7 +242,7 @@ impl Streams {
     }
 }
 
-/// Where the records of a commit end, if it has any.
+/// Position of the last record of a commit, if it has any.
 fn last_position(committed: &Committed) -> Option<Position> {
     let appended = committed.outcomes.iter().rev().find_map(|outcome| match outcome {
         Outcome::Appended(appended) => Some(appended.last),
@@ -248,7 +251,7 @@ fn last_position(committed: &Committed) -> Option<Position> {
     appended.filter(|last| !last.is_zero())
 }
 
-/// What a new stream has from its source, or without one.
+/// The properties of a new stream that come from its source, or the defaults.
 struct Inherited {
     content_type: ContentType,
     expiry: Expiry,
@@ -273,7 +276,8 @@ impl Inherited {
     }
 }
 
-/// The stretches that a fork of `source` at `point` inherits: those of the source up to there, and its own.
+/// The segments that a fork of `source` at `point` inherits: those of the source up to there, and the
+/// source's own records.
 fn lineage(source: &Stream, point: Position) -> Vec<Segment> {
     let own = Segment { log: source.log, through: point };
     let mut lineage = Vec::new();
@@ -287,8 +291,8 @@ fn lineage(source: &Stream, point: Position) -> Vec<Segment> {
 }
 
 impl CreateRequest {
-    /// Whether an existing stream is what this request asks for. What a fork's request leaves out is taken
-    /// from its source and therefore fits.
+    /// Whether an existing stream matches this request. Properties that the request of a fork omits come from
+    /// the source and therefore match.
     fn same_configuration(&self, found: &Found) -> Result<(), StreamError> {
         let Found { stream, status: Status { closed, .. } } = found;
         let is_fork = self.fork.is_some();

@@ -1,4 +1,4 @@
-//! How streams end: deleted, expired, or let go by their last fork.
+//! The end of streams: deleted, expired, or no longer needed by a fork.
 
 use std::sync::Arc;
 
@@ -11,65 +11,65 @@ use tidings_model::{LogId, ProjectId, Timestamp, limits};
 use crate::table::{Cause, Change, Owner, StreamState};
 use crate::{Found, Stream, StreamError, StreamKey, Streams};
 
-/// How many streams one sweep looks at before it lets others work.
+/// Streams that a sweep fetches from the store at a time.
 const SWEEP_BATCH: usize = 256;
 
-/// How many streams are ended at the same time, so that they share commits.
+/// Streams ended concurrently, so that they share commits.
 const ENDED_AT_A_TIME: usize = 64;
 
-/// How many streams are kept at the same time, so that they share commits.
+/// Streams renewed concurrently, so that they share commits.
 const KEPT_AT_A_TIME: usize = 64;
 
-/// What is left after a project's streams were ended.
+/// Whether all streams of a project were removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleared {
-    /// Nothing.
+    /// No stream is left.
     Whole,
-    /// Something.
+    /// Some streams are left.
     InPart,
 }
 
-/// Whether a stream that was to end did.
+/// Whether a call ended a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It did.
+    /// The stream was ended by this call.
     Now,
-    /// It had ended, or lives on.
+    /// The stream had ended before, or was renewed.
     NotByThis,
 }
 
-/// What a sweep did.
+/// The results of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Streams that have gone.
+    /// Number of streams that were removed.
     pub removed: usize,
-    /// Streams of which records have gone.
+    /// Number of streams that were trimmed.
     pub trimmed: usize,
 }
 
-/// Whether a stream lives longer now.
+/// Whether a stream was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// It does.
+    /// The stream was renewed.
     Now,
-    /// It has gone, need not, or cannot where nothing can be written.
+    /// The stream is gone, needs no renewal, or the store accepts no writes.
     Not,
 }
 
 impl Streams {
-    /// Deletes a stream. One with forks is kept for them, and its name with it.
+    /// Deletes a stream. A stream with forks is kept for them, together with its name.
     pub async fn delete(&self, key: &StreamKey) -> Result<(), StreamError> {
         let found = self.describe(key).await?;
         self.end(key, &found.stream, Cause::Deleted).await
     }
 
-    /// Ends streams whose time is over and those that a crash left behind without forks. Lets go of records that their
-    /// streams do not keep.
+    /// Removes expired streams and those that a crash left behind without forks, and trims streams to their
+    /// limits.
     pub async fn sweep(&self) -> Result<Swept, StreamError> {
         Ok(Swept { removed: self.expire_due().await?, trimmed: self.trim_retained().await? })
     }
 
-    /// Ends streams whose time is over and those that a crash left behind without forks. Returns how many went.
+    /// Removes expired streams and those that a crash left behind without forks. Returns how many.
     pub async fn expire_due(&self) -> Result<usize, StreamError> {
         self.keep_heard().await;
         let mut removed = 0;
@@ -83,12 +83,13 @@ impl Streams {
         }
     }
 
-    /// Ends streams that were only there for their forks, if a crash came between the end of the last fork and theirs. To be
-    /// called before anybody is served: then nobody is told that such a name is taken. Returns how many have gone.
+    /// Removes streams that were kept only for forks, if a crash came between the end of the last fork and
+    /// theirs. Must be called before requests are served, so that no client finds such a name taken. Returns
+    /// how many were removed.
     pub async fn release_unreferenced(&self) -> Result<usize, StreamError> {
         let mut removed = 0;
         loop {
-            // At the beginning of time nothing has expired.
+            // Asking for the beginning of time returns no expired streams.
             let due = self.store.due(Owner::Clients, Timestamp::from_millis(0), SWEEP_BATCH).await?;
             let mut retired = Vec::new();
             for key in due {
@@ -106,8 +107,8 @@ impl Streams {
         }
     }
 
-    /// Ends those of these streams whose time is over, many in one commit. If somebody listens to one, it lives on instead.
-    /// Tells which of them ended by this.
+    /// Ends those of the streams that have expired, many in one commit. A stream with live readers is renewed
+    /// instead. Returns the streams ended by this call.
     pub async fn end_lapsed(&self, keys: Vec<StreamKey>) -> Result<Vec<(StreamKey, LogId)>, StreamError> {
         let (expired, _) = self.overdue(keys).await?;
         let mut all = Vec::new();
@@ -120,19 +121,19 @@ impl Streams {
         Ok(all)
     }
 
-    /// Some streams of an owner whose time is over. If somebody listens to one, it lives on instead.
+    /// Some expired streams of an owner. A stream with live readers is renewed instead.
     pub async fn expired(&self, owner: Owner) -> Result<Vec<(StreamKey, Arc<Stream>)>, StreamError> {
         loop {
             let due = self.store.due(owner, self.clock.now(), SWEEP_BATCH).await?;
             let (expired, heard) = self.overdue(due).await?;
-            // Where those were there may be others.
+            // Only renewed ones were found; there may be expired ones behind them.
             if !expired.is_empty() || heard == 0 {
                 return Ok(expired);
             }
         }
     }
 
-    /// Of streams whose time is over those that have to end, and how many live on because somebody listens.
+    /// Splits due streams into those that have to end and a count of those renewed because of live readers.
     async fn overdue(
         &self,
         keys: Vec<StreamKey>,
@@ -149,7 +150,7 @@ impl Streams {
         Ok((expired, heard))
     }
 
-    /// Ends a stream whose time is over, unless somebody else has, or has renewed it.
+    /// Ends an expired stream, unless it was ended or renewed meanwhile.
     pub async fn end_expired(&self, key: &StreamKey, stream: &Stream) -> Result<Ended, StreamError> {
         match self.end(key, stream, Cause::of_sweep(stream, self.clock.now())).await {
             Ok(()) => Ok(Ended::Now),
@@ -158,13 +159,13 @@ impl Streams {
         }
     }
 
-    /// Keeps streams that somebody listens to from expiring.
+    /// Renews the streams that have live readers.
     pub async fn keep_heard(&self) {
         let keeping: Vec<_> = self.channels.sources().into_iter().map(keep).collect();
         stream::iter(keeping).buffer_unordered(KEPT_AT_A_TIME).collect::<()>().await;
     }
 
-    /// Lets a stream live as long as it can. One that has gone meanwhile is no error.
+    /// Extends the life of a stream as far as possible. A stream that is gone is not an error.
     pub(crate) async fn renew(&self, key: &StreamKey, stream: &Stream) -> Result<Renewed, StreamError> {
         let Some(renewal) = self.touch(key, stream) else { return Ok(Renewed::Not) };
         match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
@@ -174,8 +175,8 @@ impl Streams {
         }
     }
 
-    /// Ends all streams of a project that has gone. Tells whether nothing is left of them; if something is, it is a
-    /// source whose last fork has just gone, or a stream that somebody made meanwhile, and the caller comes again.
+    /// Ends all streams of a removed project. If some are left, because a last fork has just gone or a stream
+    /// was created meanwhile, the caller must call again.
     pub async fn clear(&self, project: &ProjectId) -> Result<Cleared, StreamError> {
         let mut after = None;
         loop {
@@ -191,13 +192,14 @@ impl Streams {
         Ok(if rest.is_empty() { Cleared::Whole } else { Cleared::InPart })
     }
 
-    /// Ends a stream that was found expired. Others may have ended or renewed it meanwhile; the caller looks again.
+    /// Ends a stream that was found expired. It may have been ended or renewed meanwhile, so the caller looks
+    /// again.
     pub(crate) async fn expire(&self, key: &StreamKey, stream: &Stream) -> Result<(), StreamError> {
         self.end_expired(key, stream).await.map(drop)
     }
 
-    /// Ends streams in one commit. Those that have forks, and all if one of them is not as it was when it was looked at, are
-    /// ended one by one. Tells which of them ended by this.
+    /// Ends streams in one commit. Those with forks are ended one by one, and so are all if any of them has
+    /// changed meanwhile. Returns the streams ended by this call.
     async fn end_many(
         &self,
         streams: &[(StreamKey, Arc<Stream>)],
@@ -255,19 +257,19 @@ impl Streams {
     async fn retire(&self, key: &StreamKey, stream: &Stream, cause: Cause) -> Result<(), StreamError> {
         let log = stream.log;
         self.store.commit(Commit::new().changing(Change::Retire { key: key.clone(), log, cause })).await?;
-        // The log lives on for the forks, but whoever reads the stream itself must hear that it is gone.
+        // The log is kept for the forks, but readers of the stream itself must notice that it is gone.
         self.bus.wake(log);
         Ok(())
     }
 
-    /// Ends the sources, one behind the other, that were only kept for the fork that ended.
+    /// Removes the sources, one after the other, that were kept only for the fork that ended.
     async fn release_source(&self, stream: &Stream) -> Result<(), StreamError> {
         let mut fork = stream.fork.clone();
         while let Some(ended) = fork {
             let Some(source) = self.store.find(&ended.source).await? else { return Ok(()) };
             match self.remove(&ended.source, &source.stream, Cause::Unreferenced).await {
                 Ok(()) => fork = source.stream.fork.clone(),
-                // It is in use, has other forks, or somebody else ended it.
+                // It is in use, has other forks, or was removed concurrently.
                 Err(StreamError::NotFound | StreamError::Contended) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -282,7 +284,7 @@ impl Streams {
 }
 
 impl Cause {
-    /// Why a stream that is due goes.
+    /// The cause with which a due stream ends.
     fn of_sweep(stream: &Stream, now: Timestamp) -> Self {
         match stream.state {
             StreamState::Active => Self::Expired(now),

@@ -4,71 +4,71 @@ use tidings_model::{Position, limits};
 use crate::ContentType;
 use crate::table::Declined;
 
-/// Why a stream does not do what it was asked. In the words of streams, fit for the client.
+/// Why an operation on a stream failed. The message may be shown to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// There is no such stream, or it has expired.
+    /// The stream does not exist, or has expired.
     #[error("the stream does not exist")]
     NotFound,
-    /// It was deleted while forks live on; its name is not free.
+    /// The stream was deleted, but is kept for its forks; its name is not free.
     #[error("the stream was deleted; forks still hold its data")]
     Gone,
-    /// There is a stream of that name with another configuration.
+    /// A stream of that name exists with another configuration.
     #[error("the stream exists with another configuration: {0} differs")]
     Conflict(&'static str),
-    /// The body's type is not the stream's.
+    /// The content type of the body differs from that of the stream.
     #[error("the stream has content type `{expected}`, not `{received}`")]
     ContentTypeMismatch {
-        /// What the stream has.
+        /// Content type of the stream.
         expected: ContentType,
-        /// What the request has.
+        /// Content type of the request.
         received: ContentType,
     },
-    /// The body of a JSON stream is not JSON.
+    /// The stream is in JSON mode, and the body is not JSON.
     #[error("the body is not valid JSON: {0}")]
     InvalidJson(String),
-    /// An append of nothing.
+    /// The append has no body and does not close the stream.
     #[error("an append needs a body, or `Stream-Closed: true`")]
     EmptyAppend,
-    /// An empty array has no message to append.
+    /// The body is an empty JSON array, which has no messages.
     #[error("an empty JSON array has no message to append")]
     EmptyArray,
-    /// More messages than one append may have.
-    #[error("an append has at most {} messages", limits::MESSAGES_PER_APPEND)]
+    /// The append has more messages than the limit.
+    #[error("an append may have at most {} messages", limits::MESSAGES_PER_APPEND)]
     TooManyMessages,
-    /// The stream takes nothing more.
+    /// The stream is closed.
     #[error("the stream is closed")]
     Closed {
-        /// Its final position.
+        /// Final position of the stream.
         tail: Position,
     },
-    /// A later incarnation of the producer has written.
+    /// A later epoch of the producer has written.
     #[error("a later epoch of this producer has written")]
     ProducerFenced {
-        /// The epoch that counts.
+        /// Current epoch of the producer.
         epoch: u64,
     },
-    /// A request of the producer is missing.
+    /// The producer's sequence number skips a request.
     #[error("expected producer sequence {expected}, received {received}")]
     ProducerGap {
-        /// What would be accepted.
+        /// The sequence number that would be accepted.
         expected: u64,
-        /// What came.
+        /// The sequence number of the request.
         received: u64,
     },
-    /// A new epoch that does not begin at zero.
+    /// The first request of a new producer epoch does not have sequence number 0.
     #[error("a new producer epoch begins with sequence 0")]
     ProducerEpochStart,
-    /// The stream remembers as many producers as it may.
+    /// The stream knows its maximum number of producers already.
     #[error("the stream has {} active producers already", limits::PRODUCERS_PER_LOG)]
     TooManyProducers,
-    /// `Stream-Seq` does not sort after the last one.
+    /// `Stream-Seq` does not sort after the previous one.
     #[error("the sequence does not sort after the last one of the stream")]
     OutOfOrder,
-    /// The tail is not where the request expects it.
+    /// The tail is not at the position that the request expects.
     #[error("the stream's tail is not the expected one")]
     TailMoved {
-        /// Where it is.
+        /// The actual tail.
         tail: Position,
     },
     /// The source of a fork does not exist.
@@ -80,36 +80,36 @@ pub enum StreamError {
     /// The source of a fork belongs to another project.
     #[error("a stream can be forked only within its project")]
     SourceForeign,
-    /// A fork's offset lies behind the source's tail.
+    /// The offset of a fork lies beyond the tail of its source.
     #[error("the fork offset lies beyond the tail of the source")]
     ForkBeyondTail,
-    /// A fork's offset is none that the source gave.
-    #[error("the fork offset is not one that the source gave")]
+    /// The offset of a fork is not one that the source has printed.
+    #[error("the fork offset is not an offset of the source, such as a read returns")]
     ForkBetweenRecords,
-    /// A fork's sub-offset lies behind the next append.
+    /// The sub-offset of a fork lies beyond the append that follows its offset.
     #[error("the fork sub-offset lies beyond the append that follows the fork offset")]
     SubOffsetBeyondAppend,
-    /// Forks of forks of forks.
-    #[error("a fork descends from at most {} streams", limits::FORK_DEPTH)]
+    /// The fork would descend from more streams than the limit.
+    #[error("a fork may descend from at most {} streams", limits::FORK_DEPTH)]
     ForkTooDeep,
-    /// Records after the asked position are gone.
+    /// Records after the requested position were removed by retention.
     #[error("records after this offset are no longer kept")]
     Trimmed {
-        /// Reading from here gives the oldest that is kept.
+        /// Position from which a read returns the oldest record that is kept.
         floor: Position,
-        /// The tail.
+        /// Position of the last record.
         tail: Position,
     },
-    /// As many live readers as one stream may have.
-    #[error("the stream has as many live readers as it may")]
+    /// The stream has the maximum number of live readers.
+    #[error("the stream has the maximum number of live readers; try again later")]
     TooManyReaders,
-    /// Others changed the stream at the same time, again and again.
-    #[error("the stream is being changed by others; try again")]
+    /// Concurrent changes of the stream kept this one from being made.
+    #[error("the stream is being changed concurrently; try again")]
     Contended,
-    /// The store could not.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store refused what this crate should not have asked.
+    /// The store refused an operation for a reason that should be impossible.
     #[error("unexpected refusal: {0}")]
     Unexpected(Refusal),
 }

@@ -1,8 +1,8 @@
-//! JSON arrays with a limit that counts while they are read.
+//! Parses JSON arrays with a limit on the number of elements.
 //!
-//! `serde_json` reads an array to its end before anybody can count its elements, and 8 MiB of `0,` are four million of them.
-//! [`read`] stops at the first element beyond the limit, so that what is held in memory follows from the limit and not from
-//! the size of the body.
+//! `serde_json` parses an array to its end before its elements can be counted, and 8 MiB of `0,` are four
+//! million of them. [`read`] stops at the first element beyond the limit, so that the memory it needs depends
+//! on the limit and not on the size of the body.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,18 +14,18 @@ use serde::de::{Deserialize, DeserializeSeed, Error, IgnoredAny, SeqAccess, Visi
 /// Why an array was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArrayError {
-    /// It has more elements than the limit. What stands behind them was not looked at.
+    /// The array has more elements than the limit. The rest was not parsed.
     #[error("the array has more than {most} elements")]
     TooMany {
-        /// The limit.
+        /// The limit, in elements.
         most: usize,
     },
-    /// It is not JSON, no array, or an element is not what is expected.
+    /// The text is not JSON, not an array, or an element has another type.
     #[error(transparent)]
     Invalid(#[from] serde_json::Error),
 }
 
-/// Reads an array that is the whole text, if it has at most so many elements.
+/// Parses a text that is an array of at most `most` elements.
 ///
 /// ```
 /// # use tidings_streams::json_array::{ArrayError, read};
@@ -43,10 +43,11 @@ pub fn read<'de, T: Deserialize<'de>>(json: &'de [u8], most: usize) -> Result<Ve
     }
 }
 
-/// Reads an array that is part of something larger: `#[serde(deserialize_with = "json_array::at_most::<_, _, 100>")]`.
+/// Parses an array that is part of something larger: `#[serde(deserialize_with = "json_array::at_most::<_, _,
+/// 100>")]`.
 ///
 /// # Errors
-/// When it has more elements, or one is not what is expected.
+/// When the array has more elements, or one has another type.
 pub fn at_most<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -57,7 +58,7 @@ where
 
 struct AtMost<'a, T> {
     most: usize,
-    /// Set when there is one more.
+    /// Set when there are more elements than the limit.
     beyond: &'a Cell<bool>,
     element: PhantomData<T>,
 }

@@ -1,12 +1,12 @@
 //! Streams: named logs with a content type, read by offset, live or later.
 //!
-//! This is what the Durable Streams protocol calls a stream, without HTTP. Read [`Streams`] (the handle), then
-//! the verbs: [`create`] with forks, [`append`], [`read`], [`list`], [`delete`] with expiry; then [`retention`] (which
-//! records a stream keeps) and [`table`] (what is stored of a stream beside its records, and the contract a store keeps
-//! for it).
+//! This is the stream of the Durable Streams protocol, without HTTP. Read [`Streams`] (the handle), then its
+//! operations: [`create`] with forks, [`append`], [`read`], [`list`], [`delete`] with expiry; then
+//! [`retention`] (which records a stream keeps) and [`table`] (what is stored about a stream beside its
+//! records, and the contract a store keeps for it).
 //!
-//! Invariants: a [`LogId`](tidings_model::LogId) is one life of one stream, and its content type never changes. A
-//! fork holds its source: the source's records go only after its last fork.
+//! Invariants: a [`LogId`](tidings_model::LogId) is one incarnation of a stream, and its content type never
+//! changes. The records of a stream are removed only after its last fork is gone.
 //! Not here: headers, offsets as text, status codes (`api`); durability and order (`engine::log`).
 
 pub mod append;

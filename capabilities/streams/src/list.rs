@@ -1,53 +1,54 @@
-//! Which streams there are.
+//! Listing the streams of a project.
 
 use tidings_model::{ProjectId, StreamId};
 
 use crate::streams::Usable;
 use crate::{Found, Owner, StreamError, Streams};
 
-/// Which streams to list.
+/// A request to list streams.
 #[derive(Clone, Debug)]
 pub struct ListRequest {
-    /// Of this project.
+    /// The project.
     pub project: ProjectId,
-    /// Those whose ids begin so.
+    /// List only ids with this prefix.
     pub prefix: String,
-    /// Those whose ids sort after this one.
+    /// List only ids that sort after this one.
     pub after: Option<StreamId>,
-    /// Of these owners.
+    /// List only streams of these owners.
     pub owners: &'static [Owner],
-    /// So many at most.
+    /// Maximum number of streams in the result.
     pub limit: usize,
 }
 
-/// Streams in the order of their ids.
+/// A page of streams, in the order of their ids.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// The streams.
+    /// The streams of the page.
     pub streams: Vec<(StreamId, Found)>,
-    /// After which id to go on; none when that was all.
+    /// The id after which the next page begins; `None` on the last page.
     pub next: Option<StreamId>,
 }
 
-/// How often one listing goes on behind streams that have ended and are not swept up yet. Then it gives what it has.
-const STRETCHES: usize = 16;
+/// Maximum number of store queries per page. More than one is needed to skip streams that have ended but are
+/// not removed.
+const QUERIES_PER_PAGE: usize = 16;
 
 impl Streams {
-    /// Streams that can be used, in the order of their ids. Does not renew them.
+    /// Lists usable streams, in the order of their ids. Does not renew them.
     pub async fn list(&self, request: &ListRequest) -> Result<Listing, StreamError> {
         let mut streams = Vec::new();
         let mut after = request.after.clone();
-        for _ in 0..STRETCHES {
-            // One more than is asked for tells whether there is more.
+        for _ in 0..QUERIES_PER_PAGE {
+            // One more than requested, to know whether there is another page.
             let wanted = request.limit + 1 - streams.len();
-            let stretch = self.store.list(&request.project, &request.prefix, after.as_ref(), wanted).await?;
-            let complete = stretch.len() < wanted;
-            after = stretch.last().map(|(id, _)| id.clone());
+            let found = self.store.list(&request.project, &request.prefix, after.as_ref(), wanted).await?;
+            let complete = found.len() < wanted;
+            after = found.last().map(|(id, _)| id.clone());
             let usable = |(_, found): &(StreamId, Found)| {
                 request.owners.contains(&found.stream.owner)
                     && matches!(self.usable(&found.stream), Usable::Yes)
             };
-            streams.extend(stretch.into_iter().filter(usable));
+            streams.extend(found.into_iter().filter(usable));
             if streams.len() > request.limit {
                 streams.truncate(request.limit);
                 let next = streams.last().map(|(id, _)| id.clone());

@@ -1,4 +1,4 @@
-//! Reading: what is there, then what comes.
+//! Reading streams: stored records first, then new ones as they come.
 
 use std::sync::Arc;
 
@@ -11,60 +11,60 @@ use tidings_model::{LogId, Position};
 use crate::table::Store;
 use crate::{Expiry, Stream, StreamError, StreamKey, Streams};
 
-/// How often a read from the start that met a trim looks again.
+/// Attempts of a read from the start while the stream is being trimmed.
 const ATTEMPTS: usize = 16;
 
-/// Where a reader begins.
+/// Where a reader starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// At the oldest record that is kept.
     Start,
     /// At the first record after a position.
     After(Position),
-    /// At the tail as it is now.
+    /// At the current tail: only new records.
     Tail,
 }
 
-/// Consecutive records of a stream, and what there is to know at their end.
+/// Consecutive records of a stream, and the state at their end.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// The records.
+    /// The records, in order.
     pub records: Vec<Record>,
-    /// Where the reader was before them.
+    /// Position of the reader before the records.
     pub after: Position,
-    /// Where to read on.
+    /// Position of the reader after the records.
     pub next: Position,
-    /// Whether the tail was reached.
+    /// Whether the chunk reaches the tail.
     pub up_to_date: bool,
-    /// Whether the stream is closed and all of it was read.
+    /// Whether the stream is closed and the chunk reaches its end.
     pub closed: bool,
 }
 
-/// How a live reader wants to hear a stream.
+/// The wire form that a live reader asks for.
 pub struct Wish<E> {
-    /// The wire form. Readers of the same stream and form share what is encoded.
+    /// Name of the wire form. Readers of the same stream and form share encoded frames.
     pub form: &'static str,
-    /// How records of the stream are written in this form.
+    /// The encoder of this form.
     pub encode: E,
-    /// The least stamp that the reader may be shown.
+    /// The lowest stamp of frames that the reader accepts.
     pub stamp: u64,
 }
 
-/// How records that refer to records of other streams are shown to readers of a stream.
+/// Rewrites references to records of other streams for readers, for instance as envelopes.
 pub trait Shape: Send + Sync + 'static {
-    /// Shows those of a log so, in place.
+    /// Rewrites the references of a log in place.
     fn shape<'a>(&'a self, log: LogId, records: &'a mut Vec<Record>)
     -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
 impl Streams {
-    /// Reads what is there, up to the size of one answer; no records at the tail. Renews the stream.
+    /// Reads stored records, up to the size of one answer; none at the tail. Renews the stream.
     pub async fn read(&self, key: &StreamKey, from: From) -> Result<(Arc<Stream>, Chunk), StreamError> {
         for _ in 0..ATTEMPTS {
             let (reading, after) = self.begin(key, from).await?;
             let span = Span { bytes: self.options.read_chunk_bytes, ..Span::after(after) };
             match reading.page(span).await {
-                // Trimmed between looking and reading: the oldest that is kept is another one now.
+                // Trimmed between look-up and read, so the start is somewhere else now.
                 Err(StreamError::Trimmed { .. }) if from == From::Start => {}
                 page => return Ok((reading.stream, Chunk::new(after, page?))),
             }
@@ -72,7 +72,7 @@ impl Streams {
         Err(StreamError::Contended)
     }
 
-    /// Begins to listen to a stream, which renews it. The subscription reads what is there, then what comes.
+    /// Subscribes to a stream and renews it. The subscription reads the stored records, then new ones.
     pub async fn listen<E>(
         &self,
         key: &StreamKey,
@@ -105,7 +105,7 @@ impl Streams {
         let status = found.status;
         if let Some(renewal) = self.renewal(key, &found.stream) {
             match self.store.commit(Commit::new().changing(renewal)).await.map_err(StreamError::from) {
-                // Reading goes on where nothing can be written.
+                // A full disk must not stop readers.
                 Ok(_) | Err(StreamError::Store(StoreError::NoSpace)) => {}
                 Err(error) => return Err(error),
             }
@@ -113,8 +113,8 @@ impl Streams {
         let tail = status.tail;
         let after = match from {
             From::Tail => tail,
-            // An offset from an earlier life, or from nowhere, may lie beyond the tail: whoever brings it hears
-            // all that is new.
+            // An offset of an earlier incarnation, or an invented one, may lie beyond the tail. Its reader
+            // gets all new records.
             From::After(position) if position >= tail => tail,
             From::Start | From::After(_) => {
                 let floor = self.floor(key, &found).await?.position;
@@ -135,19 +135,19 @@ impl Streams {
 impl Chunk {
     fn new(after: Position, page: Page) -> Self {
         let next = page.last(after);
-        // Nothing left to read is up to date, whatever the tail says.
+        // An empty page is up to date, whatever the tail is.
         let up_to_date = next >= page.status.tail || page.records.is_empty();
         let closed = page.status.closed && up_to_date;
         Self { records: page.records, after, next, up_to_date, closed }
     }
 }
 
-/// A stream that is being read: its inherited records, its own, and whether it can still be used.
+/// The source of a stream's channel: inherited and own records, and whether the stream can still be used.
 struct Reading {
     streams: Streams,
     key: StreamKey,
     stream: Arc<Stream>,
-    /// Its tail when reading began.
+    /// Tail of the stream when reading began.
     tail: Position,
 }
 
@@ -162,9 +162,9 @@ impl Source for Reading {
         async move {
             let Ok(found) = self.streams.describe(&self.key).await else { return };
             let left = found.stream.expires_at.unwrap_or_default().since(self.streams.clock.now());
-            // Not each time: a commit for each reader would be many.
+            // Not every time: a commit for each reader and look would be too many.
             if found.stream.log == self.stream.log && left <= ttl - ttl / 10 {
-                // If it cannot be done now, the next time will do.
+                // A failure is ignored; the next call tries again.
                 let _ = self.streams.renew(&self.key, &found.stream).await;
             }
         }
@@ -173,8 +173,8 @@ impl Source for Reading {
 }
 
 impl Reading {
-    /// Whether a reader at this position has missed nothing, and its next record may still be read. Whoever follows
-    /// hears records beyond the limits of bytes and messages as long as they are there.
+    /// Checks that a reader at this position has missed nothing and may read its next record. A live reader
+    /// still gets records beyond the limits of bytes and messages while they exist.
     fn validate(&self, page: &Page, after: Position) -> Result<(), StreamError> {
         let Page { records, status } = page;
         let now = self.streams.clock.now();
@@ -199,7 +199,7 @@ impl Reading {
         if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
             self.validate(page, span.after)?;
         }
-        // At the tail, and when the log is gone: the stream may have ended, or begun another life.
+        // At the tail, or without a log: the stream may have been removed, or created anew.
         match page {
             Some(page) if !page.records.is_empty() => Ok(page),
             ended => {
@@ -211,7 +211,7 @@ impl Reading {
 }
 
 impl Reading {
-    /// Shows references as each of the logs in which they lie shows them.
+    /// Rewrites the references of a page, each as the log that contains it wants.
     async fn shape(&self, shape: &dyn Shape, page: &mut Page) -> Result<(), StreamError> {
         let mut rest = std::mem::take(&mut page.records);
         for segment in self.stream.fork.iter().flat_map(|fork| &fork.lineage) {
@@ -227,7 +227,7 @@ impl Reading {
 }
 
 impl Stream {
-    /// Records in order: inherited ones first, stretch by stretch, then the stream's own.
+    /// Reads records in order: inherited ones first, segment by segment, then the stream's own.
     pub(crate) async fn read(&self, store: &dyn Store, span: Span) -> Result<Page, StreamError> {
         let mut rest = span;
         let mut records: Vec<Record> = Vec::new();

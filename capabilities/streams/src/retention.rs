@@ -1,8 +1,8 @@
-//! How much of a stream is kept: its limits, the floor they make, and when records really go.
+//! Retention: the limits of a stream, the floor that follows from them, and when records are really removed.
 //!
-//! Where the kept records begin is worked out when somebody looks, and is exact then. What is stored, a stream's
-//! [`Floor`], follows behind: it is raised when a look or an append finds enough to let go of, and by the sweep. So an
-//! append costs no commit more, and a look reads no more than a stretch of records that are about to go.
+//! The exact floor is computed when a stream is read. The stored [`Floor`] lags behind: it is raised by a
+//! read or an append that finds enough to remove, and by the sweep. So an append needs no further commit, and
+//! computing the floor reads no more than the records that are about to be removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,60 +15,62 @@ use tidings_model::{LogId, Position, Timestamp, limits};
 use crate::table::{Below, Change};
 use crate::{Found, Prepared, Stream, StreamError, StreamKey, Streams};
 
-/// What a stream keeps at most. What is not named has no limit. Never changes.
+/// The limits of a stream. `None` means unlimited. They never change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Records that are this old go.
+    /// Maximum age of records.
     pub age: Option<Duration>,
-    /// When payloads take more than this, the oldest records go. The last one stays whatever its size.
+    /// Maximum bytes of payloads; the oldest records are removed first. The last record stays whatever its
+    /// size.
     pub bytes: Option<u64>,
-    /// When there are more messages, the oldest go.
+    /// Maximum number of messages; the oldest are removed first.
     pub messages: Option<u64>,
 }
 
-/// The limits of a stream that has any, and how far they have taken it.
+/// The limits of a stream that has any, and its stored floor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
     /// The limits.
     pub limits: Retention,
-    /// What a fork took over from its source. Only known when a limit of bytes or messages needs it.
+    /// What a fork inherited from its source. Only known when there is a limit of bytes or messages.
     pub inherited: LogTotals,
-    /// Where the kept records began when that was last written down.
+    /// The stored floor; the exact one may be higher.
     pub floor: Floor,
 }
 
-/// Where the kept records of a stream begin.
+/// The start of the records that a stream keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Floor {
-    /// Records at or below this are gone.
+    /// Records at or below this position are gone.
     pub position: Position,
-    /// How much that was since the stream began.
+    /// Records and bytes removed since the stream was created.
     pub gone: LogTotals,
 }
 
-/// Whoever still needs records that a stream does not keep any more. Readers do not see them, but they stay in the log.
+/// Holds records that a stream no longer keeps for another component. Readers do not see them, but they stay
+/// in the log.
 pub trait Hold: Send + Sync + 'static {
-    /// Records of a log after this position are needed; none when none are. It only ever moves up, and whoever begins to
-    /// need something needs what comes after the tail.
+    /// The records of a log after this position are needed; `None` if none is. The position only grows, and a
+    /// new need begins at the tail.
     fn after(&self, log: LogId) -> BoxFuture<'_, Result<Option<Position>, StoreError>>;
 }
 
-/// How often a look that met a trim looks again.
+/// Attempts to compute the floor while the stream is being trimmed.
 const ATTEMPTS: usize = 16;
-/// Records of a page when the floor is searched behind the first record; each further page is larger.
+/// Records of the first page when the floor is searched; each further page is larger.
 const PAGE: usize = 64;
-/// Streams with limits that one sweep looks at; the next one goes on behind them.
+/// Streams with limits that one sweep examines; the next one continues behind them.
 const RETAINED_PER_SWEEP: usize = 4096;
-/// Streams that a sweep trims at the same time, so that they share commits.
+/// Streams trimmed concurrently, so that they share commits.
 const TRIMS_AT_A_TIME: usize = 64;
 
 impl Retention {
-    /// Whether everything is kept.
+    /// Whether there are no limits.
     pub fn is_unlimited(self) -> bool {
         self == Self::default()
     }
 
-    /// These limits, and those of a source where there is none.
+    /// These limits, completed with those of a source where they are unlimited.
     pub(crate) fn or(self, source: Self) -> Self {
         Self {
             age: self.age.or(source.age),
@@ -77,7 +79,7 @@ impl Retention {
         }
     }
 
-    /// Whether it takes a count of what there is to know what goes.
+    /// Whether there is a limit of bytes or messages, which needs totals.
     pub(crate) fn counts(self) -> bool {
         self.bytes.is_some() || self.messages.is_some()
     }
@@ -87,13 +89,13 @@ impl Retention {
             || (self.bytes.is_some_and(|max| kept.bytes > max) && kept.records > 1)
     }
 
-    /// Whether a record is too old to be read.
+    /// Whether a record exceeds the maximum age.
     pub(crate) fn outlived(self, record: &Record, now: Timestamp) -> bool {
         self.age.is_some_and(|age| record.at + age <= now)
     }
 
-    /// Whether what could go is worth a commit: about a quarter of what may stay, within bounds. A look reads what
-    /// could go to find its end, so it should not be much.
+    /// Whether removing this much is worth a commit: about a quarter of the limits, within bounds. Computing
+    /// the floor reads the removable records, so there should not be many.
     fn is_worth(self, gain: LogTotals) -> bool {
         const RECORDS: std::ops::RangeInclusive<u64> = 64..=1024;
         const BYTES: std::ops::RangeInclusive<u64> = (16 << 10)..=(limits::READ_CHUNK_BYTES as u64);
@@ -104,12 +106,12 @@ impl Retention {
 }
 
 impl Retained {
-    /// What there is of a log that ever took so much.
+    /// What a stream keeps above a floor, given the totals of its log.
     pub(crate) fn kept(&self, total: LogTotals, floor: Floor) -> LogTotals {
         self.inherited + total - floor.gone
     }
 
-    /// How much lies beyond the limits of bytes and messages if so much is added, at least.
+    /// The minimum by which the limits of bytes and messages are exceeded at these totals.
     fn excess(&self, total: LogTotals) -> LogTotals {
         let kept = self.kept(total, self.floor);
         let over = |kept: u64, max: Option<u64>| max.map_or(0, |max| kept.saturating_sub(max));
@@ -121,19 +123,19 @@ impl Retained {
 }
 
 impl Stream {
-    /// What it keeps at most.
+    /// The limits of the stream.
     pub fn retention(&self) -> Retention {
         self.retained.as_ref().map_or_else(Retention::default, |retained| retained.limits)
     }
 
-    /// Where its kept records began when that was last written down.
+    /// The stored floor of the stream; the exact one may be higher.
     pub fn floor(&self) -> Floor {
         self.retained.as_ref().map_or_else(Floor::default, |retained| retained.floor)
     }
 }
 
 impl Streams {
-    /// Where the kept records of a stream begin, exactly, at this moment.
+    /// Computes the exact floor of a stream at this moment.
     pub async fn floor(&self, key: &StreamKey, found: &Found) -> Result<Floor, StreamError> {
         let Some(retained) = &found.stream.retained else { return Ok(Floor::default()) };
         let floor = self.search(key, found).await?;
@@ -143,7 +145,8 @@ impl Streams {
         Ok(floor)
     }
 
-    /// The commit of an append that also trims, when that is worth it. It is declined when a fork comes meanwhile.
+    /// The commit of an append extended by a trim, when that is worth it. It is declined if the stream is
+    /// forked meanwhile.
     pub async fn trimmed(
         &self,
         key: &StreamKey,
@@ -154,7 +157,7 @@ impl Streams {
         if !retained.limits.is_worth(retained.excess(found.status.total + prepared.totals())) {
             return None;
         }
-        // Nothing to let go of, or nothing that can be known: the append itself will tell.
+        // On an error the append goes on without a trim, and reports the error itself if it is lasting.
         let floor = self.search(key, found).await.ok()?;
         if floor.position <= found.stream.floor().position {
             return None;
@@ -163,8 +166,8 @@ impl Streams {
         Some(trimming(prepared.commit.clone(), key, &found.stream, floor, free))
     }
 
-    /// Lets go of what lies beyond the limits in some of the streams that have any; the next call goes on behind them.
-    /// Returns how many streams that concerned.
+    /// Trims some of the streams that have limits; the next call continues behind them. Returns how many were
+    /// trimmed.
     pub async fn trim_retained(&self) -> Result<usize, StreamError> {
         let after = self.swept_through.lock().expect("nobody panics while holding it").clone();
         let keys = self.store.retained(after.as_ref(), RETAINED_PER_SWEEP).await?;
@@ -179,7 +182,7 @@ impl Streams {
         Ok(trimmed)
     }
 
-    /// Whether there was something to let go of.
+    /// Trims one stream. Returns whether there was anything to trim.
     async fn sweep_one(&self, key: &StreamKey) -> Result<bool, StreamError> {
         let searched = match self.describe(key).await {
             Ok(found) => self.search(key, &found).await.map(|floor| (found, floor)),
@@ -188,7 +191,7 @@ impl Streams {
         let (found, floor) = match searched {
             Ok(searched) => searched,
             Err(StreamError::Store(error)) => return Err(error.into()),
-            // It has ended, or is being changed: the next sweep sees.
+            // Removed or being changed; the next sweep looks again.
             Err(_) => return Ok(false),
         };
         let free = self.free(&found.stream, floor).await?;
@@ -199,8 +202,8 @@ impl Streams {
         self.trim(key, &found.stream, floor).await.map(|()| true)
     }
 
-    /// Up to where the log may let go of what lies below a floor; none when forks hold all of it. To be asked when the
-    /// floor is known: then nobody can come meanwhile and need something below it.
+    /// The position up to which the log may be trimmed; `None` when forks hold all of it. Must be called
+    /// after the floor was computed: then no new need below it can arise.
     async fn free(&self, stream: &Stream, floor: Floor) -> Result<Option<Position>, StreamError> {
         if stream.forks > 0 {
             return Ok(None);
@@ -212,8 +215,8 @@ impl Streams {
         Ok(Some(held.map_or(floor.position, |held| held.min(floor.position))))
     }
 
-    /// Writes a floor down and lets go of what lies below, unless somebody holds it. If somebody changes the stream
-    /// at the same time, or there is no space, another time will do.
+    /// Stores a floor and trims the log below it, as far as it is not held. Does nothing if the stream is
+    /// changed concurrently or the disk is full; a later call will.
     async fn trim(&self, key: &StreamKey, stream: &Stream, floor: Floor) -> Result<(), StreamError> {
         let free = self.free(stream, floor).await?;
         match self.store.commit(trimming(Commit::new(), key, stream, floor, free)).await {
@@ -223,7 +226,7 @@ impl Streams {
         }
     }
 
-    /// Searches for the floor; looks again when the stream is trimmed at the same time.
+    /// Computes the floor; tries again when the stream is trimmed meanwhile.
     async fn search(&self, key: &StreamKey, found: &Found) -> Result<Floor, StreamError> {
         if let Some(floor) = self.cut(found).await? {
             return Ok(floor);
@@ -240,14 +243,14 @@ impl Streams {
         Err(StreamError::Contended)
     }
 
-    /// The floor as of the moment at which the stream was found; none when it was trimmed since, so that what went
-    /// cannot be counted.
+    /// The floor at the moment when the stream was looked up; `None` when it was trimmed since and cannot be
+    /// computed.
     async fn cut(&self, found: &Found) -> Result<Option<Floor>, StreamError> {
         let Some(retained) = &found.stream.retained else { return Ok(Some(Floor::default())) };
         let now = self.clock.now();
         let mut floor = retained.floor;
         let kept = |floor| retained.kept(found.status.total, floor);
-        // If there is not too much, the first record most often tells that there is nothing too old either.
+        // Without excess, the first record usually shows that none is too old either.
         let mut records = if retained.limits.exceeded_by(kept(floor)) { PAGE } else { 1 };
         while floor.position < found.status.tail {
             if retained.limits.age.is_none() && !retained.limits.exceeded_by(kept(floor)) {
@@ -279,7 +282,7 @@ impl Streams {
         Ok(Some(floor))
     }
 
-    /// What a fork of the source inherits up to a position.
+    /// Records and bytes that a fork of the source inherits up to a position.
     pub(crate) async fn inheritance(
         &self,
         source: &Found,
@@ -310,7 +313,7 @@ impl Streams {
     }
 }
 
-/// Adds that a stream's floor is raised, and that its log lets go of what is [free](Streams::free).
+/// Adds a raised floor to a commit, and the trim of the log as far as it is [free](Streams::free).
 fn trimming(
     commit: Commit<Change>,
     key: &StreamKey,
@@ -327,7 +330,7 @@ fn trimming(
     }
 }
 
-/// Where the sweep of streams with limits goes on.
+/// The last stream that the sweep of streams with limits has examined.
 pub(crate) type SweptThrough = Arc<std::sync::Mutex<Option<StreamKey>>>;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Store, StreamKey, StreamState};
 use crate::{Hold, Shape, Stream, StreamError};
 
-/// The streams of a server. Clones are the same streams.
+/// The streams of a server. Clones share the same streams.
 #[derive(Clone)]
 pub struct Streams {
     pub(crate) store: Arc<dyn Store>,
@@ -23,22 +23,22 @@ pub struct Streams {
     pub(crate) hold: Option<Arc<dyn Hold>>,
 }
 
-/// What an operator may set.
+/// Settings of streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of payload in one answer of a read.
+    /// Maximum bytes of payload in one answer of a read.
     pub read_chunk_bytes: usize,
-    /// Bytes of one append's body.
+    /// Maximum bytes of the body of an append.
     pub max_append_bytes: usize,
-    /// Live readers of one stream.
+    /// Maximum number of live readers of a stream.
     pub max_readers_per_stream: usize,
-    /// How long a long-poll waits at the tail.
+    /// Time that a long-poll waits for new records at the tail.
     pub long_poll_timeout: Duration,
-    /// How long one SSE answer lasts.
+    /// Time after which an SSE response ends, so that the client reconnects.
     pub sse_duration: Duration,
-    /// Bytes of encoded records that are kept for live readers of a stream that are behind.
+    /// Bytes of encoded records kept in memory for live readers of a stream that are behind.
     pub slow_reader_bytes: usize,
-    /// How long a live reader may take nothing of what waits for it.
+    /// Time after which a live reader that takes none of its pending data is disconnected.
     pub slow_reader_timeout: Duration,
 }
 
@@ -57,8 +57,7 @@ impl Default for Options {
 }
 
 impl Streams {
-    /// Streams in the given store, which wakes readers on the given bus. They are served on the runtime that this is
-    /// called in.
+    /// Opens the streams of a store, which wakes readers on the bus. Delivery runs on the current runtime.
     pub fn new(store: Arc<dyn Store>, bus: Bus, clock: Arc<dyn Clock>, options: Options) -> Self {
         let limits = Limits {
             ring_bytes: options.slow_reader_bytes,
@@ -71,24 +70,24 @@ impl Streams {
         Self { store, bus, channels, clock, options, swept_through, shape: None, hold: None }
     }
 
-    /// The same streams, in which what refers to records of others is shown in a shape of its own.
+    /// Sets how references to records of other streams are shown to readers.
     #[must_use]
     pub fn shaped(self, shape: Arc<dyn Shape>) -> Self {
         Self { shape: Some(shape), ..self }
     }
 
-    /// The same streams, whose logs keep what somebody still needs when the streams do not.
+    /// Sets who may hold back the trimming of logs.
     #[must_use]
     pub fn held(self, hold: Arc<dyn Hold>) -> Self {
         Self { hold: Some(hold), ..self }
     }
 
-    /// Who listens to what.
+    /// The channels of live readers.
     pub fn channels(&self) -> &Channels {
         &self.channels
     }
 
-    /// What the operator set.
+    /// The settings.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -98,17 +97,17 @@ impl Streams {
         &self.clock
     }
 
-    /// Whether writes would be taken now.
+    /// Whether the store accepts writes now.
     pub fn accepting(&self) -> Result<(), StoreError> {
         self.store.accepting()
     }
 
-    /// How many sessions a project has. Those that have expired count until they have gone.
+    /// Number of sessions of a project. An expired session counts until it is removed.
     pub async fn sessions(&self, project: &ProjectId) -> Result<usize, StreamError> {
         Ok(self.store.sessions(project).await?)
     }
 
-    /// The stream of that name, if it can be used. Does not renew it.
+    /// Finds a stream that is neither deleted nor expired. Does not renew it.
     pub async fn describe(&self, key: &StreamKey) -> Result<Found, StreamError> {
         let found = self.store.find(key).await?.ok_or(StreamError::NotFound)?;
         match self.usable(&found.stream) {
@@ -118,8 +117,7 @@ impl Streams {
         }
     }
 
-    /// The stream of that name, if there is one that can be used. One whose time is over is ended, so that its name is
-    /// free.
+    /// Finds the stream that occupies a name. An expired one is removed first, which frees its name.
     pub async fn occupant(&self, key: &StreamKey) -> Result<Option<Found>, StreamError> {
         let Some(found) = self.store.find(key).await? else { return Ok(None) };
         match self.usable(&found.stream) {
@@ -129,7 +127,7 @@ impl Streams {
         }
     }
 
-    /// Whether a stream can be used now. One that expires when it is idle does not while somebody listens.
+    /// Whether a stream can be used now. A stream that expires when idle does not while it has live readers.
     pub(crate) fn usable(&self, stream: &Stream) -> Usable {
         match stream.usable(self.clock.now()) {
             Usable::Expired | Usable::Retired
@@ -145,15 +143,15 @@ impl Streams {
         matches!(stream.expiry, Expiry::Idle(_)) && self.channels.readers(stream.log) > 0
     }
 
-    /// The change that lets a stream that expires when it is idle live as long as it can.
+    /// The change that extends the life of a stream that expires when idle; `None` for others.
     pub fn touch(&self, key: &StreamKey, stream: &Stream) -> Option<Change> {
         let Expiry::Idle(ttl) = stream.expiry else { return None };
         let expires_at = self.clock.now() + ttl;
         Some(Change::Renew { key: key.clone(), log: stream.log, expires_at })
     }
 
-    /// The change that keeps a used stream from expiring, when that is worth a commit. A stream may go early by
-    /// the grain at most: a second, or a tenth of its time to live if that is shorter.
+    /// The same change as [`Streams::touch`], but only when it is worth a commit. So a stream may expire
+    /// early by up to a second, or a tenth of its time to live if that is shorter.
     pub(crate) fn renewal(&self, key: &StreamKey, stream: &Stream) -> Option<Change> {
         const GRAIN_MAX: Duration = Duration::from_secs(1);
         let Expiry::Idle(ttl) = stream.expiry else { return None };
@@ -167,16 +165,16 @@ impl Streams {
 /// Whether a stream can be used at a moment.
 pub(crate) enum Usable {
     Yes,
-    /// Deleted or expired, kept for its forks.
+    /// Deleted or expired, but kept for its forks.
     Retired,
-    /// Expired, or without the forks it was kept for, and not yet swept up.
+    /// Expired, or its last fork is gone, and not removed yet.
     Expired,
 }
 
 impl Stream {
     pub(crate) fn usable(&self, now: Timestamp) -> Usable {
         match self.state {
-            // Its last fork has gone, and it has only not been removed yet.
+            // Its last fork is gone; it only has not been removed yet.
             StreamState::Retired if self.is_unreferenced() => Usable::Expired,
             StreamState::Retired => Usable::Retired,
             StreamState::Active if !self.is_expired(now) => Usable::Yes,

@@ -1,4 +1,4 @@
-//! What is stored of a stream beside its records, how it changes, and what a store must be able to answer.
+//! The table of streams: what is stored beside the records, its changes, and the queries that a store answers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -13,13 +13,13 @@ use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 use crate::{ContentType, Floor, Retained};
 
-/// What streams need of a store beside its logs.
+/// The store contract of streams, beside that of its logs.
 pub trait Store: Commits<Table> {
     /// The stream under a key and the status of its log, at one moment.
     fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>>;
 
-    /// Keys of streams of an owner that are due to go: expired by the moment, earliest first, or deleted and without
-    /// forks, whoever had them. At most `limit` of them.
+    /// Keys of an owner's streams that are due for removal: expired at the moment, earliest first, or, for
+    /// any owner, deleted and without forks. At most `limit` of them.
     fn due(
         &self,
         owner: Owner,
@@ -27,8 +27,8 @@ pub trait Store: Commits<Table> {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>>;
 
-    /// Streams of a project whose ids begin with the prefix and sort after the id, in the order of their ids, as they
-    /// are at one moment. At most `limit` of them; those that have ended and are still there are among them.
+    /// Streams of a project whose ids have the prefix and sort after the id, in order, at one moment. At most
+    /// `limit` of them, including those that have ended but are not removed yet.
     fn list<'a>(
         &'a self,
         project: &'a ProjectId,
@@ -37,10 +37,10 @@ pub trait Store: Commits<Table> {
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>>;
 
-    /// How many streams of sessions a project has. Those that have expired count until they have gone.
+    /// Number of session streams of a project. An expired one counts until it is removed.
     fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>>;
 
-    /// Keys of streams that do not keep everything, in order, after the given one. At most `limit` of them.
+    /// Keys of streams with limits, in order, after the given one. At most `limit` of them.
     fn retained<'a>(
         &'a self,
         after: Option<&'a StreamKey>,
@@ -48,12 +48,12 @@ pub trait Store: Commits<Table> {
     ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>>;
 }
 
-/// The name of a stream among all projects.
+/// The name of a stream, unique in the server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamKey {
-    /// Whose it is.
+    /// The project of the stream.
     pub project: ProjectId,
-    /// Its name there.
+    /// The id of the stream, unique in its project.
     pub id: StreamId,
 }
 
@@ -63,74 +63,74 @@ impl fmt::Display for StreamKey {
     }
 }
 
-/// A stream and its log.
+/// A stream and the status of its log.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The stream.
     pub stream: Arc<Stream>,
-    /// Its log's status.
+    /// Status of the stream's log.
     pub status: Status,
 }
 
-/// One life of one stream.
+/// One incarnation of a stream.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// Its log.
+    /// Log of the stream's own records.
     pub log: LogId,
-    /// What its records are. Never changes.
+    /// Content type of the records. Never changes.
     pub content_type: ContentType,
-    /// When it goes by itself, as its creator said. Never changes.
+    /// When the stream expires, as its creator asked. Never changes.
     pub expiry: Expiry,
-    /// When that is, as of the last renewal.
+    /// Time of expiry as of the last renewal; `None` if it never expires.
     pub expires_at: Option<Timestamp>,
-    /// When it was created.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// What it continues, when it is a fork.
+    /// The source, if the stream is a fork.
     pub fork: Option<Arc<Fork>>,
-    /// How many living streams are forks of it.
+    /// Number of existing forks of the stream.
     pub forks: u32,
-    /// Whether it can still be used.
+    /// Whether the stream can be used.
     pub state: StreamState,
-    /// Who appends to it and ends it when its time is over. Never changes.
+    /// Who appends to the stream and ends it when it has expired. Never changes.
     pub owner: Owner,
-    /// What it keeps, when that is not everything.
+    /// Limits and floor; `None` if everything is kept.
     pub retained: Option<Box<Retained>>,
 }
 
 impl Stream {
-    /// Whether its time is over.
+    /// Whether the stream has expired.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether it is only there for its forks.
+    /// Whether the stream was retired and has no forks any more.
     pub(crate) fn is_unreferenced(&self) -> bool {
         self.state == StreamState::Retired && self.forks == 0
     }
 }
 
-/// Who appends to a stream and ends it when its time is over.
+/// Who appends to a stream and ends it when it has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Whoever may append to streams; it is swept up with them.
+    /// Clients append, and the sweep of streams ends it.
     Clients,
-    /// A session: what it subscribes to fills it, and nobody else.
+    /// A session: its subscriptions fill the stream, and the sweep of sessions ends it.
     Session,
 }
 
-/// When a stream goes by itself.
+/// When a stream expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// Never.
+    /// The stream never expires.
     Never,
-    /// This long after it was last read or written.
+    /// The stream expires this long after the last read or write.
     Idle(Duration),
-    /// At a moment, whatever happens.
+    /// The stream expires at a moment, whether it is used or not.
     At(Timestamp),
 }
 
 impl Expiry {
-    /// When a stream goes that is used now.
+    /// The time of expiry of a stream that is used now.
     pub fn from(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Never => None,
@@ -143,140 +143,141 @@ impl Expiry {
 /// Whether a stream can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// It can.
+    /// The stream can be used.
     Active,
-    /// It was deleted or has expired, and is kept for its forks.
+    /// The stream was deleted or has expired, and is kept for its forks.
     Retired,
 }
 
-/// How a stream continues another.
+/// How a fork continues its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// The stream it continues.
+    /// The source stream.
     pub source: StreamKey,
-    /// That life of it.
+    /// Log of the source: the incarnation that was forked.
     pub source_log: LogId,
-    /// The offset that was asked for; none means the source's tail.
+    /// The requested offset; `None` means the tail of the source.
     pub offset: Option<Position>,
-    /// The sub-offset that was asked for.
+    /// The requested sub-offset.
     pub sub_offset: u64,
-    /// Where the inherited records are, oldest first, each stretch up to a position.
+    /// Segments of the inherited records, oldest first.
     pub lineage: Vec<Segment>,
 }
 
-/// A stretch of records that a fork inherits.
+/// A segment of the records that a fork inherits: those of a log, from its start or the end of the segment
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// From the start of this log
+    /// The log of the records.
     pub log: LogId,
-    /// up to and with this position.
+    /// Position of the last inherited record.
     pub through: Position,
 }
 
-/// What can happen to streams. Each names the life it means, so that it cannot hit a later stream of the
-/// same name.
+/// A change of the table of streams. Each names the incarnation it is about, so that it cannot affect a later
+/// stream of the same name.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A stream begins.
+    /// Creates a stream.
     Create {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// All that is known of it.
+        /// The new stream.
         stream: Stream,
     },
-    /// Nothing happens; but the rest of the commit is only made if the stream can be used.
+    /// Changes nothing, but refuses the commit if the stream cannot be used.
     Expect {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// Its log.
+        /// Log of the stream.
         log: LogId,
     },
-    /// A stream was used and goes later.
+    /// Extends the life of a stream that was used.
     Renew {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// Its log.
+        /// Log of the stream.
         log: LogId,
-        /// When it goes now.
+        /// The new time of expiry.
         expires_at: Timestamp,
     },
-    /// Records of a stream are no longer kept. A floor never sinks; a lower one changes nothing.
+    /// Raises the floor of a stream. A floor never sinks; a lower one changes nothing.
     Trim {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// Its log.
+        /// Log of the stream.
         log: LogId,
-        /// Where the kept ones begin now.
+        /// The new floor.
         floor: Floor,
-        /// What becomes of the others.
+        /// Whether the records below the floor are removed.
         below: Below,
     },
-    /// A stream cannot be used any more, but is kept for its forks.
+    /// Retires a stream: it cannot be used any more, but is kept for its forks.
     Retire {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// Its log.
+        /// Log of the stream.
         log: LogId,
-        /// Why.
+        /// Why the stream ends.
         cause: Cause,
     },
-    /// A stream without forks ends.
+    /// Removes a stream without forks.
     Remove {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// Its log.
+        /// Log of the stream.
         log: LogId,
-        /// Why.
+        /// Why the stream ends.
         cause: Cause,
     },
-    /// A stream as it was written down, with the number of its forks.
+    /// Restores a stream from a snapshot, with its number of forks.
     Restore {
-        /// Its name.
+        /// Name of the stream.
         key: StreamKey,
-        /// All that is known of it.
+        /// The stream as it was stored.
         stream: Stream,
     },
 }
 
-/// What becomes of records below a stream's floor. Validated with the change.
+/// Whether records below a stream's floor are removed. Validated with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
-    /// The same commit trims the log, as far as nobody else needs it: there must be no forks.
+    /// The same commit trims the log, as far as it is not needed otherwise. There must be no forks.
     Gone,
-    /// Forks hold them; the log is left as it is.
+    /// Forks need the records; the log is not trimmed.
     Held,
 }
 
 /// Why a stream ends. Validated with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody asked for it.
+    /// A client deleted the stream.
     Deleted,
-    /// Its time was over at this moment.
+    /// The stream had expired at this moment.
     Expired(Timestamp),
-    /// It was retired and its last fork has gone.
+    /// The stream was retired, and its last fork is gone.
     Unreferenced,
 }
 
-/// Why the table refuses a change: it changed between looking and writing.
+/// Why a change is refused: the table was changed between look-up and commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
-    /// There is a stream of that name.
+    /// A stream of that name exists.
     #[error("the stream exists")]
     Exists,
-    /// The source of a fork is not there any more.
+    /// The source of a fork is gone.
     #[error("the source is gone")]
     SourceGone,
-    /// Records that a fork was to inherit have gone.
+    /// Records that a fork was to inherit were removed.
     #[error("the source was trimmed")]
     SourceTrimmed,
-    /// That life of the stream is over.
+    /// The incarnation of the stream is gone.
     #[error("the stream is gone")]
     NotThere,
-    /// Forks hold it.
+    /// The stream has forks.
     #[error("the stream has forks")]
     HasForks,
-    /// It was renewed, or its last fork is not gone.
+    /// The stream was renewed, or still has forks.
     #[error("the stream is not due")]
     NotDue,
 }
@@ -285,20 +286,20 @@ impl log::Change for Change {
     type Refusal = Declined;
 }
 
-/// All streams, in memory.
+/// The table of all streams, in memory.
 #[derive(Debug, Default)]
 pub struct Table {
     streams: HashMap<StreamKey, Arc<Stream>>,
-    /// Each project's id once, shared by the keys of its streams, and their ids in order.
+    /// The ids of each project's streams, in order. The project's id is shared by all keys.
     projects: BTreeMap<ProjectId, BTreeSet<StreamId>>,
-    /// How many of them are of sessions, for projects that have any.
+    /// Number of session streams of each project that has any.
     sessions: HashMap<ProjectId, usize>,
     expiring: BTreeSet<(Timestamp, StreamKey)>,
-    /// The same of sessions, which are swept up by themselves.
+    /// Expiring session streams, which the sweep of sessions removes.
     expiring_sessions: BTreeSet<(Timestamp, StreamKey)>,
     unreferenced: BTreeSet<StreamKey>,
     retained: BTreeSet<StreamKey>,
-    /// Rows of a snapshot that have changed since it began.
+    /// Before-images of the rows that changed since a snapshot began.
     before: BeforeImages<StreamKey, Arc<Stream>>,
 }
 
@@ -311,24 +312,24 @@ impl Table {
         self.streams.get(key)
     }
 
-    /// See [`Store::find`]; `status` is that of a log at the same moment.
+    /// See [`Store::find`]. `status` returns the status of a log at the same moment.
     pub fn find(&self, key: &StreamKey, status: &dyn Fn(LogId) -> Option<Status>) -> Option<Found> {
         let stream = self.get(key)?.clone();
         let status = status(stream.log).expect("a stream and its log live and die in one commit");
         Some(Found { stream, status })
     }
 
-    /// How many streams there are, those kept for their forks included.
+    /// Number of streams, including those kept for their forks.
     pub fn len(&self) -> usize {
         self.streams.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no streams.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// All streams.
+    /// All streams, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&StreamKey, &Arc<Stream>)> {
         self.streams.iter()
     }
@@ -343,7 +344,7 @@ impl Table {
         self.unreferenced.iter().chain(expired).take(limit).cloned().collect()
     }
 
-    /// See [`Store::list`]; `status` is that of a log at the same moment.
+    /// See [`Store::list`]. `status` returns the status of a log at the same moment.
     pub fn list(
         &self,
         project: &ProjectId,
@@ -384,7 +385,7 @@ impl Table {
             .ok_or(Declined::NotThere)
     }
 
-    /// Puts what `change` makes of the stream in its place and keeps the indexes in step.
+    /// Changes a stream and updates the indexes.
     fn replace(&mut self, key: &StreamKey, change: impl FnOnce(&mut Stream)) {
         self.keep(key);
         let Some(stream) = self.streams.get_mut(key) else { return };
@@ -447,7 +448,7 @@ impl Table {
         }
     }
 
-    /// The same key, with the project's id that the others have.
+    /// Counts the stream in its project. Returns the key with the shared copy of the project's id.
     fn count_in(&mut self, key: StreamKey) -> StreamKey {
         let project = match self.projects.get_key_value(&key.project) {
             Some((project, _)) => project.clone(),
@@ -484,7 +485,7 @@ impl Table {
     }
 }
 
-/// When a stream is to be swept up.
+/// When a stream is due for removal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     Never,
@@ -549,7 +550,7 @@ impl log::StateMachine for Table {
                 }
                 let Some(fork) = &stream.fork else { return Ok(()) };
                 match self.living(&fork.source, fork.source_log) {
-                    // What a fork inherits must not have gone between looking and writing.
+                    // The records that a fork inherits must not have been removed between look-up and commit.
                     Ok(source) if source.floor().position > stream.floor().position => {
                         Err(Declined::SourceTrimmed)
                     }
