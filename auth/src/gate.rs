@@ -1,4 +1,4 @@
-//! Where a request is validated: may this credential do that?
+//! The gate: checks whether the credential of a request allows its action.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::principal::Principal;
 use crate::token::InvalidToken;
 use crate::{Action, Projects, Resource};
 
-/// What a request wants, as its method and path say.
+/// What a request wants, according to its method and path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Do what,
+    /// The action.
     pub action: Action,
-    /// in which project,
+    /// The project.
     pub project: ProjectId,
-    /// to what.
+    /// The resource on which to act.
     pub resource: Resource,
 }
 
-/// What a request shows of who it is. Its text is never printed by accident.
+/// The credential of a request. Its `Debug` output does not contain the text.
 #[derive(Clone)]
 pub struct Credential(Arc<str>);
 
 impl Credential {
-    /// Takes what was sent.
+    /// Wraps the text that was sent.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
@@ -45,47 +45,48 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Why somebody may not. The words are fit for whoever asked.
+/// Why a request is denied. The message may be shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Nothing says who it is.
+    /// The request has no credential.
     #[error("this needs a token; send it as `Authorization: Bearer`, or as `token` in the query")]
     Missing,
-    /// Something was sent that cannot be a credential.
+    /// The request has something that cannot be a credential.
     #[error("the Authorization header must be one `Bearer` and a token")]
     Malformed,
-    /// Nobody here has such a credential, or there is no such project.
+    /// The credential is unknown, or the project does not exist.
     #[error("the credential is not one of this project")]
     Unknown,
-    /// It is no token.
+    /// The credential is not a valid token.
     #[error(transparent)]
     Token(#[from] InvalidToken),
-    /// Its time is over.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// Its time has not come.
-    #[error("the token does not count yet")]
+    /// The token is not valid yet.
+    #[error("the token is not valid yet")]
     TooEarly,
-    /// It was let in, and then its key was removed, or its token expired.
-    #[error("the credential does not count any more")]
+    /// The credential was accepted, but then its key was removed or its token expired.
+    #[error("the credential is no longer valid")]
     Revoked,
-    /// It is good, but in another project.
+    /// The credential is valid in another project.
     #[error("the credential belongs to another project")]
     WrongProject,
-    /// It is good, but not for this.
+    /// The credential is valid, but does not allow the action.
     #[error("the credential does not allow this")]
     Forbidden,
-    /// An application that decides by itself does not know who this is.
+    /// The embedding application does not recognise the credential.
     #[error("{0}")]
     Unauthenticated(String),
-    /// An application that decides by itself says no.
+    /// The embedding application denies the action.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Decides instead of the built-in rules, for applications that embed the server.
+/// Replaces the built-in rules in applications that embed the server.
 pub trait Authorize: Send + Sync + 'static {
-    /// Whether the credential may do that. Asked for each request, and again every few seconds while one lasts.
+    /// Decides whether the credential allows the action. Called for each request, and every few seconds while
+    /// one stays open.
     fn authorize<'a>(
         &'a self,
         route: &'a Route,
@@ -93,30 +94,30 @@ pub trait Authorize: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Allowed, Denied>>;
 }
 
-/// What an [`Authorize`] says of whom it lets in.
+/// The result of an [`Authorize`] that allows a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Which user of the application it is.
+    /// Id of the application's user.
     pub user: Option<String>,
-    /// Until when that counts, if it ends by itself.
+    /// Time at which the permission expires; `None` if it does not.
     pub expires_at: Option<Timestamp>,
 }
 
-/// The user that acts where everybody is let in and nothing is shown.
+/// Id of the user when everybody is admitted and the request has no credential.
 pub const DEV_USER: &str = "dev";
 
-/// Who is let in.
+/// Who is admitted.
 #[derive(Clone)]
 pub enum Admission {
-    /// Whoever has a credential of a project.
+    /// Requests with a credential of the project.
     Credentials,
-    /// Everybody, in any project; but a credential that is shown must be good.
+    /// Everybody, in any project. A credential that is sent must still be valid.
     Everybody,
-    /// Whom the application lets in.
+    /// Requests that the embedding application allows.
     Custom(Arc<dyn Authorize>),
 }
 
-/// The gate of a server. Clones are the same gate.
+/// The gate of a server. Clones share the same projects.
 #[derive(Clone)]
 pub struct Gate {
     projects: Projects,
@@ -125,12 +126,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate to the projects.
+    /// Creates a gate to the projects.
     pub fn new(projects: Projects, admission: Admission, clock: Arc<dyn Clock>) -> Self {
         Self { projects, admission, clock }
     }
 
-    /// The projects behind it.
+    /// The projects behind the gate.
     pub fn projects(&self) -> &Projects {
         &self.projects
     }
@@ -140,17 +141,17 @@ impl Gate {
         &self.clock
     }
 
-    /// Whether everybody is let in.
+    /// Whether everybody is admitted.
     pub fn is_open(&self) -> bool {
         matches!(self.admission, Admission::Everybody)
     }
 
-    /// The project that a credential says it is for. Nothing is verified: whoever validates it there does that.
+    /// The project that a credential claims to be for. Nothing is verified; [`Gate::enter`] does that.
     pub fn project_named_by(&self, credential: &Credential) -> Option<ProjectId> {
         Projects::named_by(credential.reveal())
     }
 
-    /// Validates a request. The pass tells later whether it still counts.
+    /// Checks a request. The pass tells later whether it is still valid.
     pub async fn enter(&self, route: Route, credential: Option<&Credential>) -> Result<Pass, Denied> {
         match &self.admission {
             Admission::Custom(authorize) => {
@@ -162,7 +163,7 @@ impl Gate {
     }
 
     fn validate(&self, route: &Route, credential: Option<&Credential>) -> Result<Pass, Denied> {
-        // Before anything is looked at: a change in between is noticed later.
+        // Read before the project, so that a concurrent change is noticed when the pass is asked.
         let seen = self.projects.generation();
         let Route { action, project, resource } = route;
         let Some(credential) = credential else {
@@ -186,14 +187,14 @@ impl Gate {
         Ok(Pass::new(Some(verified.principal), hold))
     }
 
-    /// A pass for whoever wants to read what everybody may.
+    /// A pass to read a public stream; `None` if the request is anything else.
     fn public(&self, route: &Route, seen: u64) -> Option<Pass> {
         let (Action::Read, Resource::Stream(stream)) = (route.action, &route.resource) else { return None };
         let open = is_public(&self.projects, &route.project, stream);
         open.then(|| Pass::new(None, Hold::public(&self.projects, &route.project, stream, seen)))
     }
 
-    /// Validates a request that administers the server.
+    /// Checks a request to administer the server.
     pub fn administer(&self, credential: Option<&Credential>) -> Result<(), Denied> {
         match credential.map(Credential::reveal) {
             None if self.is_open() => Ok(()),

@@ -1,4 +1,4 @@
-//! Signing keys, the names and API keys that are derived from them, and the admin key.
+//! Signing keys, the key ids and API keys derived from them, and the admin key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,48 +8,48 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidings_model::{ProjectId, limits};
 
-/// Where secrets come from: the operating system, except in tests.
+/// A source of secrets: the operating system, except in tests.
 pub trait Randomness: Send + Sync + 'static {
-    /// Fills the bytes with what nobody can guess.
+    /// Fills the bytes with cryptographically secure random values.
     fn fill(&self, bytes: &mut [u8]);
 }
 
-/// Why a text is no key. The message does not repeat it.
+/// Why a text is not a valid key. The message does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// It could be guessed.
+    /// The text is so short that it could be guessed.
     #[error("a key is at least {} bytes", limits::KEY_BYTES_MIN)]
     TooShort,
-    /// More than the limit.
-    #[error("a key is at most {} bytes", limits::KEY_BYTES_MAX)]
+    /// The text is longer than the limit.
+    #[error("a key may have at most {} bytes", limits::KEY_BYTES_MAX)]
     TooLong,
-    /// It could not be sent in a header or would be cut at its ends.
-    #[error("a key is printable ASCII without spaces")]
+    /// The text has a character that cannot be sent in a header, or would be trimmed.
+    #[error("a key must be printable ASCII without spaces")]
     Character,
-    /// It looks like another kind of credential.
-    #[error("an admin key does not begin with `ns_` and has no dots")]
+    /// The text could be taken for another kind of credential.
+    #[error("an admin key must not begin with `ns_` or contain dots")]
     LooksOtherwise,
 }
 
-/// A secret with which a project's tokens are signed. Its bytes are those of the text, so that any library that signs
-/// tokens takes it as it is printed.
+/// A secret that signs the tokens of a project. The key bytes are those of its text, so that any library for
+/// tokens can use it as it is printed.
 #[derive(Clone)]
 pub struct Key {
     secret: Arc<str>,
     kid: Kid,
 }
 
-/// The public name of a key, derived from it.
+/// The public id of a key, derived from the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kid(Arc<str>);
 
 impl Kid {
-    /// A name as somebody has written it. It may name no key.
+    /// A key id as a client sent it. There may be no such key.
     pub fn named(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The name as text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -61,7 +61,7 @@ impl fmt::Display for Kid {
     }
 }
 
-/// What derived texts are for. Each its own label, so that none says anything of another.
+/// Labels of derived values. Each use has its own, so that one value reveals nothing about another.
 const KID: &[u8] = b"tidings key id";
 const API_KEY: &[u8] = b"tidings api key";
 
@@ -70,29 +70,29 @@ const API_TOKEN_BYTES: usize = 20;
 const DRAWN_BYTES: usize = 32;
 
 impl Key {
-    /// Takes a key that somebody chose.
+    /// Parses a key that somebody chose.
     pub fn parse(text: &str) -> Result<Self, InvalidKey> {
         check(text)?;
         let kid = Kid(hex(&mac(text.as_bytes(), KID)[..KID_BYTES]).into());
         Ok(Self { secret: text.into(), kid })
     }
 
-    /// A new key.
+    /// Generates a key.
     pub fn draw(randomness: &dyn Randomness) -> Self {
         Self::parse(&draw(randomness)).expect("hexadecimal digits are a key")
     }
 
-    /// Its public name.
+    /// The public id of the key.
     pub fn kid(&self) -> &Kid {
         &self.kid
     }
 
-    /// The secret itself, to be told once to whoever may know it, or stored.
+    /// The secret itself, to be shown once to its owner, or stored.
     pub fn reveal(&self) -> &str {
         &self.secret
     }
 
-    /// The API key of a project that goes with this key: `ns_<project>_<token>`. A secret as well.
+    /// The API key of a project that belongs to this key: `ns_<project>_<token>`. It is a secret as well.
     pub fn api_key(&self, project: &ProjectId) -> String {
         format!("{API_KEY_PREFIX}{project}_{}", self.api_token())
     }
@@ -120,21 +120,21 @@ impl fmt::Debug for Key {
     }
 }
 
-/// How API keys begin.
+/// Prefix of API keys.
 pub const API_KEY_PREFIX: &str = "ns_";
 
-/// The project and the token of an API key. A project's id may have underscores, a token has none.
+/// Splits an API key into project and token. A project id may contain underscores, a token does not.
 pub(crate) fn split_api_key(text: &str) -> Option<(ProjectId, &str)> {
     let (project, token) = text.strip_prefix(API_KEY_PREFIX)?.rsplit_once('_')?;
     Some((ProjectId::parse(project).ok()?, token))
 }
 
-/// The key of whoever runs the server: it creates and removes projects. Only its digest is stored.
+/// The operator's key, which creates and removes projects. Only its digest is stored.
 #[derive(Clone)]
 pub struct AdminKey(Box<str>);
 
 impl AdminKey {
-    /// Takes a key that somebody chose.
+    /// Parses a key that somebody chose.
     pub fn parse(text: &str) -> Result<Self, InvalidKey> {
         check(text)?;
         if text.starts_with(API_KEY_PREFIX) || text.contains('.') {
@@ -143,17 +143,17 @@ impl AdminKey {
         Ok(Self(text.into()))
     }
 
-    /// A new key.
+    /// Generates a key.
     pub fn draw(randomness: &dyn Randomness) -> Self {
         Self(format!("admin_{}", draw(randomness)).into())
     }
 
-    /// The secret itself, to be told once.
+    /// The secret itself, to be shown once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What is stored of it.
+    /// The digest that is stored.
     pub fn digest(&self) -> AdminDigest {
         AdminDigest::of(&self.0)
     }
@@ -165,12 +165,12 @@ impl fmt::Debug for AdminKey {
     }
 }
 
-/// What is stored of an admin key. The key is drawn at random or long, so nobody finds it by trying.
+/// The stored digest of an admin key. The key is random or long, so the digest cannot be inverted by trying.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AdminDigest(pub [u8; 32]);
 
 impl AdminDigest {
-    /// Of any text.
+    /// The digest of any text.
     pub fn of(text: &str) -> Self {
         Self(Sha256::digest(text.as_bytes()).into())
     }

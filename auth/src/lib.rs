@@ -1,13 +1,14 @@
-//! Who may do what: projects and their keys, tokens, and what they grant.
+//! Authentication and authorisation: projects and their keys, tokens, and the rights they grant.
 //!
-//! Read [`principal`] (an actor, and [`Principal::may`], the one place that decides), [`token`] (HS256 and nothing
-//! else), [`key`] (signing keys and what is derived from them), [`table`] (what is stored of projects, and the contract
-//! a store keeps for it), [`projects`] (the handle), then [`gate`] and [`pass`]: a request is validated once at the gate
-//! and holds a pass, which can be asked again and again, cheaply, whether it still counts.
+//! Read [`principal`] (an actor, and [`Principal::may`], the one place that decides), [`token`] (HS256 and
+//! nothing else), [`key`] (signing keys and what is derived from them), [`table`] (what is stored about
+//! projects, and the contract a store keeps for it), [`projects`] (the handle), then [`gate`] and [`pass`]:
+//! the gate checks a request once and issues a pass, which answers at any time, cheaply, whether it is still
+//! valid.
 //!
-//! Invariants: a secret is never in a `Debug` output or an error's words. Secrets are compared in constant time. A
-//! claim that is not understood grants nothing.
-//! Not here: headers, queries and statuses (`api`), where randomness comes from (`server`).
+//! Invariants: a secret never appears in `Debug` output or in an error message. Secrets are compared in
+//! constant time. A claim that is not understood grants nothing.
+//! Not here: headers, queries and status codes (`api`), the source of randomness (`server`).
 
 #[cfg(any(test, feature = "contract-suite"))]
 pub mod contract;

@@ -1,22 +1,22 @@
-//! An actor and what it may do.
+//! Principals: actors, and the rules that say what they may do.
 
 use std::sync::Arc;
 
 use tidings_model::{Pattern, ProjectId, StreamId};
 
-/// How much a token may do at all. Each implies those before it.
+/// The scope of a token. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Look.
+    /// May read.
     Read,
-    /// Change what is in the project.
+    /// May change the data of the project.
     Write,
-    /// Change how the project is set.
+    /// May change the settings of the project.
     Manage,
 }
 
 impl Scope {
-    /// The scope of that name.
+    /// The scope of this name.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "read" => Some(Self::Read),
@@ -26,7 +26,7 @@ impl Scope {
         }
     }
 
-    /// Its name.
+    /// The name of the scope, as it stands in a token.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -36,10 +36,10 @@ impl Scope {
     }
 }
 
-/// What a request wants to do.
+/// The action of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Read a stream, at once or live, or what is known of it.
+    /// Read a stream, once or live, or its metadata.
     Read,
     /// Create a stream.
     Create,
@@ -47,30 +47,30 @@ pub enum Action {
     Append,
     /// Delete a stream.
     Delete,
-    /// Ask which streams there are.
+    /// List streams.
     List,
-    /// Append to a source and let its subscribers hear it.
+    /// Append to a source and deliver to its subscribers.
     Publish,
-    /// Let a session hear a source.
+    /// Subscribe a session to a source.
     Subscribe,
-    /// End that.
+    /// Unsubscribe a session from a source.
     Unsubscribe,
-    /// Ask what is known of a session.
+    /// Read the metadata of a session.
     GetSession,
-    /// Keep a session alive.
+    /// Renew a session.
     TouchSession,
-    /// End a session.
+    /// Delete a session.
     DeleteSession,
-    /// Hand in an event from outside.
+    /// Submit an event from outside.
     Ingest,
-    /// Do anything with hooks.
+    /// Manage hooks.
     Hooks,
-    /// Look at or change how the project is set.
+    /// Read or change the settings of the project.
     Configure,
 }
 
 impl Action {
-    /// The least scope that allows it.
+    /// The lowest scope that allows the action.
     pub fn needs(self) -> Scope {
         match self {
             Self::Read | Self::List | Self::Subscribe | Self::GetSession | Self::TouchSession => Scope::Read,
@@ -87,7 +87,7 @@ impl Action {
     }
 }
 
-/// What it wants to do that to.
+/// The resource on which a request acts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Resource {
     /// The project as a whole.
@@ -96,7 +96,7 @@ pub enum Resource {
     Stream(StreamId),
     /// A session.
     Session(Arc<str>),
-    /// A session that hears a source.
+    /// The subscription of a session to a source.
     Subscription {
         /// The session.
         session: Arc<str>,
@@ -111,66 +111,67 @@ pub enum Resource {
     Entity(Arc<str>),
 }
 
-/// Who acts, and with which rights.
+/// An actor and its rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// In this project and no other.
+    /// The only project in which it may act.
     pub project: ProjectId,
-    /// As this user of the application, if the credential names one.
+    /// Id of the application's user, if the credential names one.
     pub user: Option<Arc<str>>,
-    /// At most this much
+    /// Upper bound of its rights.
     pub scope: Scope,
-    /// with these.
+    /// The resources to which its rights extend.
     pub grants: Grants,
 }
 
-/// Which kinds of streams somebody's rights are about.
+/// The kinds of streams to which a principal's rights extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All of them.
+    /// All streams.
     All,
-    /// Streams that are no session's: what names streams, or makes them public, says nothing of sessions.
+    /// Streams that are not those of sessions. Claims and public patterns that name streams do not cover
+    /// sessions.
     PlainStreams,
-    /// Streams of sessions: a stream that has the name of the session and is none is not meant.
+    /// Streams of sessions. A plain stream with the id of the session is not covered.
     Sessions,
 }
 
-/// What a principal's rights extend to.
+/// The resources to which a principal's rights extend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grants {
     /// Everything in the project.
     Project,
-    /// What an API key is for: handing in events, hooks, publishing.
+    /// What an API key is for: submitting events, hooks, publishing.
     Publishing,
-    /// The named resources.
+    /// The resources named by claims.
     Named(Box<Resources>),
 }
 
-/// The resource claims of a token: each restricts its kind, and kinds without one are denied once there is any.
+/// The resource claims of a token. Each restricts its kind; if there is any, kinds without a claim are denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Only the stream of this id.
+    /// Allows only the stream with this id.
     pub stream_id: Option<Box<str>>,
-    /// Only streams that one of these matches.
+    /// Allows only streams that match one of these patterns.
     pub streams: Option<Vec<Pattern>>,
-    /// Only topics that one of these matches.
+    /// Allows only topics that match one of these patterns.
     pub topics: Option<Vec<Pattern>>,
-    /// Only rooms that one of these matches.
+    /// Allows only rooms that match one of these patterns.
     pub rooms: Option<Vec<Pattern>>,
-    /// Only entities that one of these matches.
+    /// Allows only entities that match one of these patterns.
     pub entities: Option<Vec<Pattern>>,
-    /// Only this session: to read, get and touch it and to choose what it hears.
+    /// Allows only this session: to read, get and renew it and to choose its subscriptions.
     pub session: Option<Box<str>>,
 }
 
 impl Principal {
-    /// Whoever may do everything in a project.
+    /// A principal that may do everything in a project.
     pub fn admin_of(project: ProjectId) -> Self {
         Self { project, user: None, scope: Scope::Manage, grants: Grants::Project }
     }
 
-    /// Which kinds of streams its rights are about. Whether a name is that of a session is only known where streams are
-    /// looked up, so whoever looks one up asks this once more.
+    /// The kinds of streams to which its rights extend. Only the look-up of a stream tells whether its id is
+    /// that of a session, so the caller checks this after the look-up.
     pub fn reach(&self) -> Reach {
         match &self.grants {
             Grants::Project => Reach::All,
@@ -179,7 +180,7 @@ impl Principal {
         }
     }
 
-    /// Whether it may do this, in its project.
+    /// Whether the principal may do this in its project.
     pub fn may(&self, action: Action, resource: &Resource) -> bool {
         let enough = self.scope >= action.needs();
         match &self.grants {
@@ -188,7 +189,7 @@ impl Principal {
                 enough && matches!(action, Action::Publish | Action::Ingest | Action::Hooks)
             }
             Grants::Named(resources) => match &resources.session {
-                // It stands in for scope.
+                // A session claim stands in for the scope.
                 Some(session) => resources.let_session(session, action, resource),
                 None => enough && resources.name(resource),
             },
@@ -197,14 +198,14 @@ impl Principal {
 }
 
 impl Resources {
-    /// Whether nothing is restricted.
+    /// Whether there are no resource claims.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
     fn name(&self, resource: &Resource) -> bool {
         match resource {
-            // Acting on a session takes a claim for it.
+            // Acting on a session takes a claim for that session.
             Resource::Project | Resource::Session(_) | Resource::Subscription { .. } => false,
             Resource::Stream(id) => self.name_stream(id.as_str()),
             Resource::Topic(topic) => any(&self.topics, topic),

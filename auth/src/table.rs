@@ -12,19 +12,19 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {}
 
 impl<S: Commits<Table> + ChangeFeed<Table>> Store for S {}
 
-/// A project: who may sign for it and how it is set.
+/// A project: its signing keys and settings.
 #[derive(Clone, Debug, Default)]
 pub struct Project {
-    /// Its signing keys, newest first. Tokens are signed with the first; all count.
+    /// Signing keys, newest first. New tokens are signed with the first; tokens of all keys are valid.
     pub keys: Vec<Key>,
-    /// How it is set.
+    /// Settings of the project.
     pub config: Config,
-    /// Whether it can still be used.
+    /// Whether the project can be used.
     pub state: ProjectState,
 }
 
 impl Project {
-    /// The key of that name.
+    /// The key with this id.
     pub fn key(&self, kid: &Kid) -> Option<&Key> {
         self.keys.iter().find(|key| key.kid() == kid)
     }
@@ -33,43 +33,43 @@ impl Project {
 /// Whether a project can be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProjectState {
-    /// It can.
+    /// The project can be used.
     #[default]
     Active,
-    /// It was removed, and what it has is being removed as well. Its id is not free yet.
+    /// The project was removed, and its data is being deleted. Its id is not free yet.
     Removing,
 }
 
-/// How a project is set.
+/// Settings of a project.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Pages of these origins may use it from a browser; `*` means all.
+    /// Origins whose pages may use the project from a browser; `*` means all.
     pub cors_origins: Vec<Box<str>>,
-    /// Streams that one of these matches may be read by anybody.
+    /// Patterns of the streams that anybody may read.
     pub public: Vec<Pattern>,
-    /// Which events become those of hooks, beside those that always do.
+    /// Additional sources of events for hooks.
     pub hook_sources: Vec<Box<str>>,
 }
 
-/// What hooks can hear of.
+/// The sources of events that hooks may name.
 const HOOK_SOURCES: [&str; 5] = ["stream", "room", "topic", "collection", "hook"];
 
-/// Why a project cannot be set so. The message is fit for the client that sent it.
+/// Why settings are invalid. The message may be shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// More entries than the limit.
-    #[error("a list has at most {} entries", limits::CONFIG_ENTRIES)]
+    /// A list has more entries than the limit.
+    #[error("a list may have at most {} entries", limits::CONFIG_ENTRIES)]
     TooMany,
-    /// Not what a browser sends as its origin.
-    #[error("`{0}` is not an origin, such as `https://example.com`, and not `*`")]
+    /// The text is not an origin as browsers send it.
+    #[error("`{0}` is not an origin; expected one such as `https://example.com`, or `*`")]
     Origin(Box<str>),
-    /// Nothing that hooks can hear of.
-    #[error("`{0}` is no source of hooks; there are stream, room, topic, collection and hook")]
+    /// The text is not a source of events for hooks.
+    #[error("`{0}` is not a source of hooks; expected stream, room, topic, collection or hook")]
     HookSource(Box<str>),
 }
 
 impl Config {
-    /// Whether a project can be set so.
+    /// Checks the settings.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         let Self { cors_origins, public, hook_sources } = self;
         if [cors_origins.len(), public.len(), hook_sources.len()]
@@ -87,13 +87,13 @@ impl Config {
         }
     }
 
-    /// Whether anybody may read the stream of this name.
+    /// Whether anybody may read the stream with this id.
     pub fn is_public(&self, stream: &str) -> bool {
         self.public.iter().any(|glob| glob.matches(stream))
     }
 }
 
-/// As browsers print it: scheme, host and perhaps a port, nothing behind.
+/// Whether a text is an origin as browsers print it: scheme, host and an optional port.
 fn is_origin(text: &str) -> bool {
     if text == "*" {
         return true;
@@ -108,95 +108,96 @@ fn is_origin(text: &str) -> bool {
         && host.chars().all(|c| plain(c) && !beside(c))
 }
 
-/// What can happen to projects.
+/// A change of the table of projects.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A project begins.
+    /// Creates a project.
     Create {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
-        /// Its first key.
+        /// The first key.
         key: Key,
     },
-    /// A project gets a new first key.
+    /// Adds a key, which becomes the first.
     AddKey {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
-        /// The key.
+        /// The new key.
         key: Key,
     },
-    /// A key counts no more.
+    /// Removes a key. Its tokens are no longer valid.
     RemoveKey {
-        /// The project's id.
+        /// Id of the project.
         project: ProjectId,
-        /// The key's name.
+        /// Id of the key.
         kid: Kid,
-        /// What becomes of it when it is the only one.
+        /// Whether the last key may be removed.
         last: LastKey,
     },
-    /// A project is set anew. One that is not stored, because it exists in another way, is from now on.
+    /// Replaces the settings of a project. The default project, which exists without being stored, is stored
+    /// by this.
     Configure {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
-        /// How it is set.
+        /// The new settings.
         config: Config,
     },
-    /// A project can be used no more; what it has goes after it.
+    /// Removes a project. Its data is deleted afterwards.
     Remove {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
     },
-    /// Nothing is left of a project that was removed.
+    /// Frees the id of a removed project after all its data was deleted.
     Forget {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
     },
-    /// There is a new admin key.
+    /// Sets the admin key.
     SetAdmin(AdminDigest),
-    /// A project as it was, when tables are read back.
+    /// Restores a project from a snapshot.
     Restore {
-        /// Its id.
+        /// Id of the project.
         project: ProjectId,
-        /// All of it.
+        /// The project as it was stored.
         is: Project,
     },
 }
 
-/// What becomes of the last key that is stored of a project when it is to be removed.
+/// Whether the last stored key of a project may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastKey {
-    /// It stays: nobody could sign for the project any more.
+    /// It must stay, otherwise no token of the project would be valid.
     Stays,
-    /// It goes like any other: the project has keys elsewhere.
+    /// It may be removed, because the project has keys elsewhere.
     MayGo,
 }
 
-/// Why the table refuses a change.
+/// Why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
-    /// The id is taken.
+    /// The project exists.
     #[error("the project exists")]
     Exists,
-    /// The id is that of a project whose data is still being removed.
-    #[error("a project of this id is being removed; its id is free when nothing of it is left")]
+    /// A project with this id was removed, but its data is still being deleted.
+    #[error("a project with this id is being removed; the id is free once its data is deleted")]
     Removing,
-    /// There is no such project.
+    /// The project does not exist.
     #[error("the project does not exist")]
     NoSuchProject,
-    /// There is no such key.
-    #[error("the project has no key of this name")]
+    /// The project has no such key.
+    #[error("the project has no key with this id")]
     NoSuchKey,
-    /// It would be the end of all tokens.
+    /// The key is the last one of its project.
     #[error("this is the project's last key; rotate it first")]
     LastKey,
-    /// The key is there.
+    /// The project has the key already.
     #[error("the project has this key already")]
     SameKey,
-    /// At the limit.
-    #[error("a project has at most {} keys; remove one first", limits::KEYS_PER_PROJECT)]
+    /// The project has the maximum number of keys.
+    #[error("a project may have at most {} keys; remove one first", limits::KEYS_PER_PROJECT)]
     TooManyKeys,
-    /// At the limit.
-    #[error("there are at most {} projects", limits::PROJECTS)]
+    /// The server has the maximum number of projects.
+    #[error("a server may have at most {} projects", limits::PROJECTS)]
     TooManyProjects,
 }
 
@@ -225,21 +226,21 @@ impl Change {
 pub struct Table {
     projects: SnapshotMap<ProjectId, Arc<Project>>,
     admin: Option<AdminDigest>,
-    /// The admin key of a snapshot, until it is read.
+    /// The admin key when a snapshot began, until it is read.
     admin_before: Option<AdminDigest>,
 }
 
-/// A row of the table.
+/// A row of the table, as it is stored.
 #[derive(Clone, Debug)]
 pub enum Row {
     /// A project.
     Project(ProjectId, Arc<Project>),
-    /// What is known of the admin key.
+    /// The digest of the admin key.
     Admin(AdminDigest),
 }
 
 impl Row {
-    /// The change that makes the row.
+    /// The change that restores the row.
     pub fn restored(self) -> Change {
         match self {
             Self::Project(project, is) => Change::Restore { project, is: Project::clone(&is) },
@@ -249,17 +250,17 @@ impl Row {
 }
 
 impl Table {
-    /// The project of an id.
+    /// The project with this id.
     pub fn get(&self, id: &ProjectId) -> Option<&Arc<Project>> {
         self.projects.get(id)
     }
 
-    /// All projects, by id.
+    /// All projects, in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = (&ProjectId, &Arc<Project>)> {
         self.projects.iter()
     }
 
-    /// What is known of the admin key.
+    /// Digest of the admin key, if one is set.
     pub fn admin(&self) -> Option<AdminDigest> {
         self.admin
     }
@@ -281,7 +282,8 @@ impl Table {
         }
     }
 
-    /// The same for what may be done to the default project before it is stored.
+    /// The project, if it is not being removed. The default project may not be stored yet; then the result is
+    /// `Ok(None)`.
     fn active_or_default(&self, id: &ProjectId) -> Result<Option<&Project>, Declined> {
         match self.active(id) {
             Err(Declined::NoSuchProject) if *id == ProjectId::default_project() => Ok(None),

@@ -1,7 +1,7 @@
 //! Tokens: JSON Web Tokens signed with HS256, and nothing else.
 //!
-//! The algorithm is not a choice that a token makes: what does not say `HS256` is refused, and what says it is checked
-//! as such, so neither `none` nor a public key taken for a secret can pass.
+//! A token cannot choose the algorithm: any other than `HS256` is refused, so neither `none` nor a public key
+//! used as a secret is accepted.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,42 +12,42 @@ use tidings_model::{Pattern, ProjectId, Timestamp, limits};
 use crate::principal::{Grants, Principal, Resources, Scope};
 use crate::{Key, Kid};
 
-/// Why a text is no token. The message says nothing of its content.
+/// Why a text is not a valid token. The message does not contain the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidToken {
-    /// It is longer than any token.
+    /// The text is longer than the limit.
     #[error("the token is too long")]
     TooLong,
-    /// It is not three parts in base64.
+    /// The text is not three parts in base64.
     #[error("the token is malformed")]
     Malformed,
-    /// It is not signed in the one way that counts.
+    /// The algorithm is not HS256, or the header has a critical extension.
     #[error("the token is not signed with HS256")]
     Algorithm,
-    /// It lacks a claim, or one is not as it must be.
+    /// The named claim is missing or malformed.
     #[error("the claim `{0}` is missing or malformed")]
     Claim(&'static str),
 }
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// The project.
     pub project: ProjectId,
-    /// The user of the application, if it names one.
+    /// Id of the application's user, if the token names one.
     pub user: Option<Box<str>>,
-    /// How much it may do.
+    /// Upper bound of the rights.
     pub scope: Scope,
-    /// It counts before this moment,
+    /// The token is valid before this time.
     pub expires_at: Timestamp,
-    /// and from this one on.
+    /// The token is valid from this time on; `None` for no lower bound.
     pub not_before: Option<Timestamp>,
-    /// What it is restricted to.
+    /// Resources to which the token is restricted.
     pub resources: Resources,
 }
 
 impl Claims {
-    /// A token of these claims. Times are whole seconds in it.
+    /// Signs a token with these claims. Times are rounded to whole seconds.
     pub fn sign(&self, key: &Key) -> String {
         let header = json!({ "alg": "HS256", "typ": "JWT", "kid": key.kid().as_str() });
         let claims = Value::Object(self.to_json());
@@ -56,7 +56,7 @@ impl Claims {
         format!("{text}.{signature}")
     }
 
-    /// Takes claims as a token has them.
+    /// Parses the claims of a token.
     pub fn from_json(claims: Map<String, Value>) -> Result<Self, InvalidToken> {
         let claims = WireClaims::deserialize(Value::Object(claims));
         claims.map_err(|_| InvalidToken::Malformed)?.check()
@@ -89,7 +89,7 @@ impl Claims {
         claims
     }
 
-    /// Who acts with a token of these claims.
+    /// The principal that acts with these claims.
     pub fn principal(&self) -> Principal {
         let grants = match self.resources.is_empty() {
             true => Grants::Project,
@@ -100,18 +100,18 @@ impl Claims {
     }
 }
 
-/// A token as it was sent: nobody knows yet who signed it.
+/// A parsed token whose signature has not been checked.
 #[derive(Debug)]
 pub struct Unverified<'a> {
     signed: &'a [u8],
     signature: Vec<u8>,
     kid: Option<Kid>,
-    /// What it says, true or not.
+    /// The claims, which may be forged.
     pub claims: Claims,
 }
 
 impl<'a> Unverified<'a> {
-    /// Takes a token apart.
+    /// Parses a token.
     pub fn parse(text: &'a str) -> Result<Self, InvalidToken> {
         if text.len() > limits::TOKEN_BYTES {
             return Err(InvalidToken::TooLong);
@@ -119,7 +119,7 @@ impl<'a> Unverified<'a> {
         let (signed, signature) = text.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(InvalidToken::Malformed)?;
         let header: WireHeader = json_of(header).ok_or(InvalidToken::Malformed)?;
-        // A critical extension is one that must not be ignored, and we know none.
+        // A critical extension must not be ignored, and none is supported.
         if header.alg != "HS256" || header.crit.is_some() {
             return Err(InvalidToken::Algorithm);
         }
@@ -129,11 +129,11 @@ impl<'a> Unverified<'a> {
         Ok(Self { signed: signed.as_bytes(), signature, kid, claims: claims.check()? })
     }
 
-    /// Which of the keys has signed it: the one that it names, or any when it names none.
+    /// The key that signed the token: the one whose id it names, or any key when it names none.
     pub fn signer<'k>(&self, keys: &'k [Key]) -> Option<&'k Key> {
         let candidates = keys.iter().filter(|key| self.kid.as_ref().is_none_or(|kid| kid == key.kid()));
         let mut signer = None;
-        // All are tried, so that the time tells nothing of which it was.
+        // All candidates are tried, so that the time does not reveal which one it was.
         for key in candidates {
             if key.has_signed(self.signed, &self.signature) {
                 signer = Some(key);
@@ -150,7 +150,8 @@ struct WireHeader {
     crit: Option<Value>,
 }
 
-/// Claims as they are written. What is there and `null` is refused: taken for absent it would grant more than was meant.
+/// Claims as they are encoded. An explicit `null` is refused: treated as absent, it would grant more than was
+/// meant.
 #[derive(Deserialize)]
 struct WireClaims {
     #[serde(default, deserialize_with = "present")]
@@ -184,7 +185,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
 impl WireClaims {
     fn check(self) -> Result<Claims, InvalidToken> {
         let sub = text("sub", self.sub)?;
-        // The older form: `sub` is the project, and there is no user.
+        // The older form of a token: `sub` is the project, and there is no user.
         let (project, user) = match self.project {
             Some(project) => (text("project", Some(project))?, sub),
             None => (sub, None),
@@ -220,7 +221,7 @@ fn text(name: &'static str, value: Option<Value>) -> Result<Option<Box<str>>, In
     }
 }
 
-/// Seconds since 1970, whole or not.
+/// Parses seconds since 1970, with or without a fraction.
 fn moment(name: &'static str, value: Option<Value>) -> Result<Option<Timestamp>, InvalidToken> {
     let Some(value) = value else { return Ok(None) };
     let Value::Number(number) = value else { return Err(InvalidToken::Claim(name)) };
@@ -230,12 +231,12 @@ fn moment(name: &'static str, value: Option<Value>) -> Result<Option<Timestamp>,
 fn millis(seconds: &Number) -> Option<u64> {
     match seconds.as_u64() {
         Some(seconds) => Some(seconds.saturating_mul(1000)),
-        // Saturates, and what is not a number is none.
+        // Saturates; NaN becomes `None`.
         None => seconds.as_f64().filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1000.0) as u64),
     }
 }
 
-/// One glob or several.
+/// Parses one pattern or a list of them.
 fn globs(name: &'static str, value: Option<Value>) -> Result<Option<Vec<Pattern>>, InvalidToken> {
     let invalid = InvalidToken::Claim(name);
     let texts = match value {
