@@ -1,7 +1,8 @@
-//! Memory for the bodies of requests: so much for the server, a quarter of that for each project.
+//! Memory for the bodies of requests: a budget for the server, and a quarter of it for each project.
 //!
-//! What a body takes is reserved as it arrives, not by what its head announces, and given back when the request has been
-//! answered or its client has gone. Without that, a few clients that send slowly would hold all of the memory.
+//! The memory of a body is reserved as it arrives, not by its announced length, and released when the request
+//! was answered or its client is gone. Without that, a few clients that send slowly could hold all of the
+//! memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,12 +15,12 @@ use tidings_model::limits::{self, Limit};
 
 use crate::error::ApiError;
 
-/// When to come again to a server that holds as many bodies as it can, in seconds.
+/// Value of `Retry-After` when the budget is used up, in seconds.
 const RETRY_SECONDS: u32 = 1;
 
-/// What bodies may take, and what they take.
+/// The budget for bodies, and how much of it is in use.
 pub struct BodyBudget {
-    /// Bytes of all bodies together.
+    /// Maximum bytes of all bodies together.
     limit: usize,
     in_flight: Gauge,
     taken: Mutex<Taken>,
@@ -27,14 +28,14 @@ pub struct BodyBudget {
 
 #[derive(Default)]
 struct Taken {
-    /// Bytes of all bodies.
+    /// Bytes in use by all bodies.
     all: usize,
-    /// Bytes by project. Only of those that have some, so there are at most as many as requests.
+    /// Bytes in use by project. Projects without any have no entry, so there are at most as many as requests.
     projects: HashMap<ProjectId, usize>,
 }
 
 impl BodyBudget {
-    /// So many bytes, shown in the metrics.
+    /// Creates a budget of `limit` bytes. Its use is shown in the metrics.
     pub fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
         let name = Name {
             name: "tidings_body_bytes_in_flight",
@@ -43,12 +44,12 @@ impl BodyBudget {
         Arc::new(Self { limit, in_flight: metrics.gauge(name, &[]), taken: Mutex::default() })
     }
 
-    /// Bytes that the bodies of a project take at most, or of all where there is none.
+    /// Maximum bytes of the bodies of a project, or of all bodies without one.
     pub fn limit_of(&self, project: Option<&ProjectId>) -> usize {
         project.map_or(self.limit, |_| self.limit / limits::BODY_BYTES_PROJECT_PART)
     }
 
-    /// A body of which nothing has come yet. Those that administer belong to no project.
+    /// Registers a body of which nothing has arrived yet. Requests of administration belong to no project.
     pub fn open(self: &Arc<Self>, project: Option<&ProjectId>) -> Reserved {
         Reserved { budget: self.clone(), project: project.cloned(), bytes: 0 }
     }
@@ -104,7 +105,8 @@ fn full(what: &str, limit: usize) -> ApiError {
         .with(header::RETRY_AFTER, RETRY_SECONDS)
 }
 
-/// Memory of one body. Given back when this is dropped, so it is kept until the request has been answered.
+/// The reserved memory of one body. Dropping it releases the memory, so it is kept until the request was
+/// answered.
 #[must_use]
 pub struct Reserved {
     budget: Arc<BodyBudget>,
@@ -113,7 +115,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Makes it so many bytes in total. Never less than it was.
+    /// Raises the reservation to `bytes` in total. It never shrinks.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), ApiError> {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|&more| more > 0) {
             self.budget.take(self.project.as_ref(), more)?;

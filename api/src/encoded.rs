@@ -1,13 +1,14 @@
-//! Records as they were written a moment ago, for readers of other sessions who hear the same.
+//! A cache of encoded records, for readers of different sessions that get the same records.
 //!
-//! What is published to a thousand sessions is a reference in each of them, and what their live readers are sent of it
-//! differs only in where each session goes on. So a frame of references is two pieces: the records, written once for all,
-//! and the rest. Each append by itself: that is what all are sent at about the same time.
+//! A record that is published to a thousand sessions is a reference in each of them, and the frames for their
+//! live readers differ only in the offset to resume from. So a frame of references has two chunks: the
+//! records, encoded once for all, and the rest. Each append is cached by itself, because all sessions get it
+//! at about the same time.
 //!
-//! Invariants: what is given was written of the same records in the same form. What is kept is bounded in bytes, and of
-//! what nobody asks for nothing is left after two sweeps. No lock is held while records are written, so two who ask at the
-//! same moment may both write; both are given the same.
-//! Not here: records that are no references. Their frames are one piece, and cost what they always did.
+//! Invariants: a cached chunk was encoded from the same records in the same form. The cache is bounded in
+//! bytes, and an entry that is not used is gone after two sweeps. No lock is held while records are encoded,
+//! so two concurrent readers may both encode; both get the same chunk.
+//! Not here: records that are not references. Their frames have one chunk.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -19,29 +20,29 @@ use tidings_model::{LogId, Position, limits};
 use crate::live::Framing;
 use crate::sse::Encoding;
 
-/// How records are written. The same records in the same form are the same bytes.
+/// The form in which records are encoded. The same records in the same form give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// As the beginning of an event.
     Event(Encoding, Framing),
-    /// As a message to WebSockets.
+    /// As a WebSocket message.
     Message {
-        /// As one array.
+        /// Whether the records are one JSON array.
         json: bool,
-        /// As text, if they are.
+        /// Whether the message is text, provided that the payloads are.
         text: bool,
     },
-    /// As the body of an answer, one array.
+    /// As the body of a response, one JSON array.
     JsonBody,
 }
 
-/// What was written lately.
+/// The cache.
 #[derive(Debug, Default)]
 pub struct Encoded {
     kept: Mutex<Kept>,
 }
 
-/// Two generations: the old one goes when the young one is full, or when time has passed.
+/// Two generations: the old one is dropped when the young one is full, or at a sweep.
 #[derive(Debug, Default)]
 struct Kept {
     young: Generation,
@@ -55,19 +56,20 @@ struct Generation {
 }
 
 impl Encoded {
-    /// The records in a form, written now or before; none if they are not worth keeping for others, or no others have them.
+    /// The records in a form, cached or encoded now; `None` if they are not worth caching or no other session
+    /// has them.
     pub fn records(&self, form: Form, records: &[Record], write: impl FnOnce() -> Bytes) -> Option<Bytes> {
         let key = Key::of(form, records)?;
         if let Some(known) = self.lock().get(&key) {
             return Some(known.clone());
         }
         let (piece, gone) = self.lock().put(key, write());
-        // Without the lock: it may be much.
+        // Dropped after the lock is released: it may be large.
         drop(gone);
         Some(piece)
     }
 
-    /// Lets go of what was written before the last time this was called.
+    /// Drops the chunks that were cached before the previous sweep.
     pub fn sweep(&self) {
         let gone = self.lock().age();
         drop(gone);
@@ -83,7 +85,8 @@ impl Kept {
         self.young.pieces.get(key).or_else(|| self.old.pieces.get(key))
     }
 
-    /// Keeps a piece, unless somebody else was quicker. What is returned beside it is to be dropped without the lock.
+    /// Caches a chunk, unless another thread was quicker. Drop the generations returned with it after
+    /// releasing the lock.
     fn put(&mut self, key: Key, piece: Bytes) -> (Bytes, [Generation; 2]) {
         if let Some(known) = self.get(&key) {
             return (known.clone(), Default::default());
@@ -106,21 +109,21 @@ impl Kept {
     }
 }
 
-/// All that decides what is written: which records, in which form, and what is written with them.
+/// Everything that determines the encoded bytes.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     form: Form,
-    /// The log that they come from.
+    /// The log of the original records.
     log: LogId,
     first: Position,
-    /// The other ones of the same append.
+    /// Positions of the other records of the same append.
     more: Vec<Position>,
-    /// Whether they are in envelopes. These say nothing that the origins do not decide.
+    /// Whether the records are in envelopes. The content of an envelope depends only on the original record.
     enveloped: bool,
 }
 
 impl Key {
-    /// Of one append of references, if it is worth it.
+    /// The key of one append of references; `None` if it is not worth caching.
     fn of(form: Form, records: &[Record]) -> Option<Self> {
         let (last, inside) = records.split_last()?;
         let origin = records[0].origin?;
@@ -140,7 +143,7 @@ impl Key {
         Some(Self { form, log: origin.log, first, more, enveloped })
     }
 
-    /// What it takes itself.
+    /// Bytes of memory that the key itself takes.
     fn bytes(&self) -> usize {
         size_of::<Self>() + size_of::<Bytes>() + size_of_val(&*self.more)
     }

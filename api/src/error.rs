@@ -1,4 +1,4 @@
-//! Which error is which status. The only file that knows both sides; no `_` arm, so that a new error must
+//! Maps errors to status codes. The only file that knows both; there is no `_` arm, so that a new error must
 //! choose its status.
 
 use std::fmt::Display;
@@ -16,12 +16,13 @@ use tidings_streams::StreamError;
 use crate::wire::header as names;
 use crate::wire::offset;
 
-/// When to come again to a stream that has as many readers as it may: they come and go.
+/// `Retry-After` for a stream with the maximum number of readers, in seconds. Readers come and go.
 const READERS_RETRY_SECONDS: u32 = 5;
-/// When to come again to a stream that knows as many producers as it can: it forgets one only after days.
+/// `Retry-After` for a stream with the maximum number of producers, in seconds. They are forgotten only after
+/// days.
 const PRODUCERS_RETRY_SECONDS: u32 = 3600;
 
-/// An answer that says no: `{"error":{"code","message"}}`.
+/// An error response: `{"error":{"code","message"}}`.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -32,28 +33,28 @@ pub struct ApiError {
     failure: Option<String>,
 }
 
-/// What an answer that says no says.
+/// The parts of an error response.
 pub struct ErrorParts {
-    /// Its status.
+    /// Status code.
     pub status: StatusCode,
-    /// The message for people.
+    /// Message for people.
     pub message: String,
-    /// Headers that go with it.
+    /// Additional headers.
     pub headers: Vec<(HeaderName, String)>,
-    /// The limit that was hit, if it was one.
+    /// The limit that was hit, if that is the cause.
     pub limit: Option<Limit>,
-    /// What has failed on our side, in full.
+    /// Full description of an internal failure. Logged, never sent.
     pub failure: Option<String>,
 }
 
-/// What an answer that says no tells those who count and log; it goes with the answer and not to the client.
+/// What an error response tells the observer. An extension of the response, not sent to the client.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The code for programs.
+    /// Code for programs.
     pub code: &'static str,
-    /// The limit that was hit, if it was one.
+    /// The limit that was hit, if that is the cause.
     pub limit: Option<Limit>,
-    /// What has failed on our side, in full.
+    /// Full description of an internal failure.
     pub failure: Option<String>,
 }
 
@@ -63,40 +64,40 @@ impl ApiError {
         Self { status, code, message: message.to_string(), headers: Vec::new(), limit: None, failure: None }
     }
 
-    /// A limit was hit.
+    /// An error because a limit was hit.
     pub fn over(limit: Limit, status: StatusCode, code: &'static str, message: impl Display) -> Self {
         Self { limit: Some(limit), ..Self::new(status, code, message) }
     }
 
-    /// The request itself is wrong.
+    /// An error for a malformed request.
     pub fn bad_request(code: &'static str, message: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
-    /// Our fault: logged in full, told in general.
+    /// An internal error. The log gets the full description, the client a general one.
     pub fn internal(error: impl Display) -> Self {
         let message = "the server could not do this; see its log";
         let told = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
         Self { failure: Some(error.to_string()), ..told }
     }
 
-    /// Its status.
+    /// The status code.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Its code for programs.
+    /// The code for programs.
     pub fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What it says, for who says it in other words.
+    /// Splits the error into its parts, for routes that format errors differently.
     pub fn into_parts(self) -> ErrorParts {
         let Self { status, code: _, message, headers, limit, failure } = self;
         ErrorParts { status, message, headers, limit, failure }
     }
 
-    /// The same with a header.
+    /// Adds a header.
     pub fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
         self
@@ -262,7 +263,7 @@ impl From<InvalidKey> for ApiError {
     }
 }
 
-/// Of a token that is to be made; one that was sent is denied.
+/// For a token that is to be created; one that was sent with a request is denied instead.
 impl From<InvalidToken> for ApiError {
     fn from(error: InvalidToken) -> Self {
         Self::bad_request("invalid_claims", error)
@@ -281,12 +282,12 @@ impl From<InvalidProducer> for ApiError {
     }
 }
 
-/// Nothing is served there.
+/// Answers requests to paths that do not exist.
 pub async fn no_such_path() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "no_such_path", "nothing is served at this path")
 }
 
-/// Something is served there, but not so.
+/// Answers requests with a method that the path does not support.
 pub async fn no_such_method() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", "this path does not take this method")
 }

@@ -1,8 +1,8 @@
-//! Streams over WebSocket: how records of a stream are written as messages.
+//! Streams over WebSocket: encodes the records of a stream as messages.
 //!
-//! As with server-sent events, what tells where to resume follows the records: first a message with the records of one append, a
-//! text if they are text and bytes otherwise, then a text message, the control. A reader that has nothing to read is sent a control
-//! first.
+//! As with server-sent events, the offset to resume from follows the records: first a message with the
+//! records of one append, as text if they are text and binary otherwise, then a text message, the control. A
+//! reader without records to read gets a control first.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::sse::control;
 use crate::websocket::{Opcode, frame};
 use crate::wire::{offset, payload};
 
-/// A stream as messages, for all its readers.
+/// Encodes a stream as WebSocket messages.
 pub struct Messages {
     json: bool,
     text: bool,
@@ -24,20 +24,20 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// The name of the form.
+    /// The name of the wire form.
     pub const FORM: &'static str = "websocket";
 
-    /// Messages of a stream of some type.
+    /// An encoder for a stream of this content type.
     pub fn new(content_type: &ContentType, encoded: Arc<Encoded>) -> Self {
         Self { json: content_type.is_json(), text: content_type.is_text(), encoded }
     }
 
-    /// Records as a message, if there are any, and a control as another.
+    /// Encodes records as a message, if there are any, and a control as another.
     fn written(&self, records: &[Record], control: Option<&str>) -> Bytes {
         let body = if records.is_empty() { Bytes::new() } else { payload::body(records, self.json) };
         let mut out = BytesMut::with_capacity(body.len() + control.map_or(0, str::len) + 16);
         if !records.is_empty() {
-            // A stream of text may hold what is not.
+            // The payloads of a text stream are not checked when they are appended.
             let text = self.text && std::str::from_utf8(&body).is_ok();
             put(&mut out, if text { Opcode::Text } else { Opcode::Binary }, &body);
         }

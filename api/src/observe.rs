@@ -1,7 +1,7 @@
-//! What is seen of each request from outside: a request id, a line in the log, numbers.
+//! Observation of requests: request ids, log lines and metrics.
 //!
-//! A query string may hold a token and a path may hold a name, so neither is logged or counted: only the route's
-//! template is.
+//! A query may contain a token and a path may contain a name, so neither is logged or counted: only the
+//! template of the route is.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,7 +25,7 @@ use tower_service::Service;
 
 use crate::error::Refused;
 
-/// `x-request-id`, of requests and answers.
+/// The header `x-request-id` of requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const REQUESTS: Name = Name {
@@ -37,7 +37,7 @@ const REQUEST_TIME: Name = Name {
     help: "Time until the head of the answer, by route and method.",
 };
 const READERS: Name =
-    Name { name: "tidings_live_readers", help: "Readers that wait for what comes, by transport." };
+    Name { name: "tidings_live_readers", help: "Readers that wait for new records, by transport." };
 
 /// Counts and logs requests.
 pub struct Observe {
@@ -45,31 +45,31 @@ pub struct Observe {
     limit_hits: LimitHits,
     clock: Arc<dyn Clock>,
     ids: RequestIds,
-    /// By their templates.
+    /// Metrics of the routes, by their templates.
     routes: HashMap<&'static str, Arc<Route>>,
-    /// For paths where nothing is served.
+    /// Metrics of requests that match no route.
     no_route: Arc<Route>,
     spans: Spans,
-    /// Readers by SSE.
+    /// Number of live readers by SSE.
     pub sse_readers: Gauge,
-    /// Readers by WebSocket.
+    /// Number of live readers by WebSocket.
     pub websocket_readers: Gauge,
-    /// Readers by long-poll.
+    /// Number of live readers by long-poll.
     pub long_poll_readers: Gauge,
 }
 
-/// Whether each request has a span, for those who export traces.
+/// Whether requests have tracing spans, for the export of traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spans {
-    /// None.
+    /// Requests have no spans.
     #[default]
     No,
-    /// One each.
+    /// Each request has a span.
     EachRequest,
 }
 
 impl Observe {
-    /// Counts in the metrics.
+    /// Creates the observer and registers its metrics.
     pub fn new(metrics: &Metrics, clock: Arc<dyn Clock>, rng: &Rng, spans: Spans) -> Self {
         Self {
             limit_hits: LimitHits::new(metrics),
@@ -93,17 +93,17 @@ impl Observe {
         self.spans == Spans::EachRequest
     }
 
-    /// All metrics.
+    /// The registry of all metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Begins to observe a request that is served outside of the router, or by it.
+    /// Begins to observe a request, with the route that the router has matched, if any.
     fn begin(&self, request: &Request) -> RequestRecord {
         self.begin_at(request.extensions().get::<MatchedPath>().map(MatchedPath::as_str), request)
     }
 
-    /// Begins to observe a request for the route of a template.
+    /// Begins to observe a request for the route with this template.
     pub fn begin_at(&self, template: Option<&str>, request: &Request) -> RequestRecord {
         let route = template.and_then(|template| self.routes.get(template)).unwrap_or(&self.no_route);
         RequestRecord {
@@ -115,7 +115,7 @@ impl Observe {
         }
     }
 
-    /// Counts and logs an answer, and puts on it what belongs on every answer.
+    /// Counts and logs a response, and adds the headers that every response has.
     pub fn end(&self, seen: &RequestRecord, response: &mut Response) {
         let took = self.clock.elapsed().saturating_sub(seen.began);
         let status = response.status();
@@ -170,9 +170,9 @@ impl RequestRecord {
     }
 }
 
-/// Request ids: those of the client if they are sane, ours otherwise.
+/// Assigns request ids: the client's if it is well-formed, otherwise a new one.
 struct RequestIds {
-    /// Tells those of this process apart from others'.
+    /// Random prefix that distinguishes the ids of this process from those of others.
     start: u64,
     made: AtomicU64,
 }
@@ -190,23 +190,23 @@ impl RequestIds {
     }
 }
 
-/// Whether it can go into a log and into other systems as it is.
+/// Whether an id is safe to log and to pass on.
 fn is_sane(id: &[u8]) -> bool {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_.:+/=".contains(b);
     !id.is_empty() && id.len() <= limits::REQUEST_ID_BYTES && id.iter().all(plain)
 }
 
-/// The numbers of one route.
+/// The metrics of one route.
 struct Route {
-    /// The template as OpenAPI writes it.
+    /// The template in the notation of OpenAPI.
     label: String,
     methods: [OnceLock<Numbers>; METHODS.len()],
 }
 
-/// Methods that are told apart; the last stands for all others.
+/// The methods that are counted separately; the last stands for all others.
 const METHODS: [&str; 7] = ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "other"];
 
-/// The numbers of one method of one route.
+/// The metrics of one method of one route.
 struct Numbers {
     classes: [Counter; 5],
     time: Histogram,
@@ -225,7 +225,8 @@ impl Route {
 }
 
 impl Numbers {
-    /// The events of the category `http` are the same numbers once more, so that a request is counted once.
+    /// Registers the metrics. The events of the category `http` are the same series, so that a request is
+    /// counted once.
     fn new(metrics: &Metrics, route: &str, method: &str) -> Self {
         let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
             metrics.counter(REQUESTS, &[("route", route), ("method", method), ("status", class)])
@@ -250,7 +251,7 @@ fn class(status: StatusCode) -> usize {
     (status.as_u16() / 100).clamp(1, 5) as usize - 1
 }
 
-/// Puts what observes around routes.
+/// The layer that observes requests.
 #[derive(Clone)]
 pub struct ObserveLayer(pub Arc<Observe>);
 
@@ -262,7 +263,7 @@ impl<S> Layer<S> for ObserveLayer {
     }
 }
 
-/// A service that is observed.
+/// A service whose requests are observed.
 #[derive(Clone)]
 pub struct Observed<S> {
     inner: S,
@@ -289,7 +290,7 @@ impl<S: Service<Request, Response = Response>> Service<Request> for Observed<S> 
 }
 
 pin_project! {
-    /// An answer on its way.
+    /// The future of an observed response.
     pub struct Answering<F> {
         #[pin]
         inner: F,

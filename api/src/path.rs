@@ -1,4 +1,4 @@
-//! Which stream or project a path names.
+//! Extracts the stream or project that a path names.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::Method;
@@ -10,7 +10,7 @@ use tidings_streams::StreamKey;
 
 use crate::error::ApiError;
 
-/// The stream that a request's path names.
+/// The stream that the path of a request names.
 pub struct StreamPath(pub StreamKey);
 
 impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
@@ -22,13 +22,13 @@ impl<S: Send + Sync> FromRequestParts<S> for StreamPath {
             .map_err(|error| ApiError::bad_request("invalid_path", error.body_text()))?;
         let find = |name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let id = find("id").unwrap_or_default();
-        // Creating is for streams of their own; whoever wants to is told.
+        // A stream cannot be created under the alias of a session; the error says so.
         let id = if parts.method == Method::PUT { id } else { unaliased(id) };
         Ok(Self(key(find("project"), id)?))
     }
 }
 
-/// The project that a request's path names.
+/// The project that the path of a request names.
 pub struct ProjectPath(pub ProjectId);
 
 impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
@@ -42,7 +42,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ProjectPath {
     }
 }
 
-/// Segments of a path, as they are.
+/// The parameters of a path, not validated.
 pub struct Segments<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
@@ -56,7 +56,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segment
     }
 }
 
-/// The stream that a path in a header names, as `Stream-Forked-From` does.
+/// The stream that a path in a header such as `Stream-Forked-From` names.
 pub fn stream_at(path: &str) -> Result<StreamKey, ApiError> {
     let invalid =
         || ApiError::bad_request("invalid_source", "Stream-Forked-From must be the path of a stream");
@@ -72,13 +72,13 @@ pub fn stream_at(path: &str) -> Result<StreamKey, ApiError> {
     key(project, unaliased(&id))
 }
 
-/// The id of a stream: `session:{id}` is another name of `{id}`.
+/// Resolves the alias `session:{id}` to the stream `{id}`.
 pub fn unaliased(id: &str) -> &str {
     id.strip_prefix("session:").filter(|id| !id.is_empty()).unwrap_or(id)
 }
 
-/// Refuses ids that nobody can give to a stream or a session: `session:{id}` is another name of a session's stream, and what
-/// begins with `__ds/` is the protocol's own.
+/// Refuses reserved ids: `session:{id}` is an alias of a session's stream, and `__ds/` is a prefix of the
+/// protocol's own.
 pub fn refuse_reserved(id: &StreamId) -> Result<(), ApiError> {
     match id.reserved() {
         None => Ok(()),
@@ -94,7 +94,7 @@ fn key(project: Option<&str>, id: &str) -> Result<StreamKey, ApiError> {
     Ok(StreamKey { project, id: StreamId::parse(id)? })
 }
 
-/// The project that a path is about, if it is about one.
+/// The project that a path is about; `None` if it is about none.
 pub fn project_of(path: &str) -> Option<ProjectId> {
     let mut segments = path.strip_prefix("/v1/")?.split('/');
     match segments.next()? {

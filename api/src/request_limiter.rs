@@ -1,5 +1,5 @@
-//! What a request must keep to before anybody looks at it: the size and the rules of its head, and how many its project may
-//! make.
+//! Limits that a request must meet before it is handled: the size and form of its head, and the request rate
+//! of its project.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,12 +14,12 @@ use tidings_model::limits::{self, Limit};
 
 use crate::error::ApiError;
 
-/// What an operator may set.
+/// Settings of the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Bytes of a request's head: its first line and its headers.
+    /// Maximum bytes of a request's head: its first line and its headers.
     pub header_bytes: usize,
-    /// Requests of one project in a second; 0 lets all pass.
+    /// Maximum number of requests of one project per second; 0 means unlimited.
     pub requests_per_second: u32,
 }
 
@@ -29,12 +29,12 @@ impl Default for RequestLimits {
     }
 }
 
-/// Bytes of a request's head as it came: the credential, which is taken out of it, is a part of it.
+/// Size of a request's head as it was received, including the credential, which is removed later.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadBytes(usize);
 
 impl HeadBytes {
-    /// Of a request out of which nothing was taken yet.
+    /// The size of the head of a request from which nothing was removed yet.
     pub fn of(request: &Request) -> Self {
         let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
         Self(line_bytes(request) + headers.sum::<usize>())
@@ -46,20 +46,20 @@ fn line_bytes(request: &Request) -> usize {
     uri.path().len() + uri.query().map_or(0, |query| query.len() + 1)
 }
 
-/// Lets requests in.
+/// Checks requests against the limits.
 pub struct RequestLimiter {
     header_bytes: usize,
     rates: Option<Rates>,
 }
 
 impl RequestLimiter {
-    /// A request_limiter that counts requests by the clock.
+    /// Creates a limiter that measures rates by the clock.
     pub fn new(options: RequestLimits, clock: Arc<dyn Clock>) -> Self {
         let rates = Rates::new(options.requests_per_second, limits::RATE_BUCKETS, clock);
         Self { header_bytes: options.header_bytes, rates }
     }
 
-    /// Whether the head of a request, which had so many bytes, is within its limits and keeps to the rules of HTTP.
+    /// Checks that the head of a request, which had so many bytes, is within the limits and valid HTTP.
     pub fn fits(&self, request: &Request, head: HeadBytes) -> Result<(), ApiError> {
         if line_bytes(request) > limits::URI_BYTES {
             let message = format!("path and query have {} bytes at most", limits::URI_BYTES);
@@ -73,14 +73,14 @@ impl RequestLimiter {
         is_proper(request)
     }
 
-    /// Takes one of the requests that a project may make.
+    /// Takes one request from the budget of a project.
     pub fn admit(&self, project: &ProjectId) -> Result<(), ApiError> {
         self.rates.as_ref().map_or(Ok(()), |rates| rates.take(project))
     }
 }
 
-/// Whether a request says which host it is for, and sends its body in a way that is understood. What hyper cannot read at
-/// all it refuses itself.
+/// Checks that a request names its host and sends its body in a supported way. What hyper cannot parse it
+/// refuses itself.
 fn is_proper(request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     match (headers.get_all(header::HOST).iter().count(), request.version()) {
@@ -109,24 +109,24 @@ fn is_proper(request: &Request) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The value of a header that is there once and is plain text.
+/// The value of a header that occurs exactly once and is plain text.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };
     value.to_str().ok().map(str::trim)
 }
 
-/// A body comes as it is or in chunks.
+/// The error for a transfer encoding other than `chunked`.
 pub fn transfer_encoding_unknown() -> ApiError {
     let message = "the only `Transfer-Encoding` that is understood is `chunked`";
     ApiError::new(StatusCode::NOT_IMPLEMENTED, "transfer_encoding_unknown", message)
 }
 
-/// A bucket of tokens for each project: a second's worth at most, and as much flows in each second. Time is monotonic: a
-/// wall clock that is set back would leave a bucket empty until it is where it was.
+/// A token bucket for each project, which holds a second's worth of requests. The time is monotonic: after a
+/// step back of the wall clock a bucket would stay empty until the clock has caught up.
 struct Rates {
     per_second: u64,
-    /// How many buckets there may be.
+    /// Maximum number of buckets.
     room: usize,
     clock: Arc<dyn Clock>,
     buckets: Mutex<Buckets>,
@@ -134,15 +134,16 @@ struct Rates {
 
 struct Buckets {
     projects: HashMap<ProjectId, Bucket>,
-    /// Shared by those for whom there is no room.
+    /// The bucket shared by the projects beyond the maximum.
     others: Bucket,
 }
 
-/// Thousandths of requests, as of a moment: each millisecond brings as many as a second brings requests.
+/// The fill level in thousandths of requests at a moment: each millisecond adds as many as a second adds
+/// requests.
 #[derive(Clone, Copy)]
 struct Bucket {
     thousandths: u64,
-    /// Monotonic time.
+    /// Monotonic time of the fill level.
     at: Duration,
 }
 
@@ -164,7 +165,7 @@ impl Rates {
         let full = Bucket { thousandths: self.per_second * ONE, at: now };
         let mut buckets = self.buckets.lock().expect("nobody panics while holding the buckets");
         if !buckets.projects.contains_key(project) && buckets.projects.len() >= self.room {
-            // A full bucket is as good as none.
+            // A full bucket need not be kept.
             buckets.projects.retain(|_, bucket| bucket.refilled(now, self.per_second) < full.thousandths);
         }
         let bucket = if buckets.projects.len() < self.room || buckets.projects.contains_key(project) {
@@ -185,7 +186,7 @@ impl Rates {
     fn exhausted(&self) -> ApiError {
         let message = format!("a project makes {} requests a second at most", self.per_second);
         let status = StatusCode::TOO_MANY_REQUESTS;
-        // There is a token within a second, whatever the rate.
+        // Whatever the rate, there is a token within a second.
         ApiError::over(Limit::RequestsPerSecond, status, "too_many_requests", message)
             .with(header::RETRY_AFTER, 1)
     }

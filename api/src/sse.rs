@@ -1,4 +1,4 @@
-//! Server-sent events: how records of a stream are written.
+//! Server-sent events: encodes the records of a stream as events.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::encoded::{Encoded, Form};
 use crate::live::Framing;
 use crate::wire::{cursor, offset, payload};
 
-/// How payloads stand in events.
+/// How payloads are encoded in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// As one JSON array an event.
+    /// As a JSON array, one per event.
     Json,
-    /// As they are.
+    /// As text.
     Text,
-    /// In base64, since an event is lines of text.
+    /// In base64, because an event consists of lines of text.
     Base64,
 }
 
 impl Encoding {
-    /// The encoding for a stream of this type.
+    /// The encoding for a stream of this content type.
     pub fn of(content_type: &ContentType) -> Self {
         match content_type {
             json if json.is_json() => Self::Json,
@@ -38,7 +38,7 @@ impl Encoding {
     }
 }
 
-/// A stream as events, for all its readers.
+/// Encodes a stream as events.
 pub struct Sse {
     encoding: Encoding,
     framing: Framing,
@@ -47,7 +47,7 @@ pub struct Sse {
 }
 
 impl Sse {
-    /// Events with a framing, for a stream of some type.
+    /// An encoder for a stream of this content type, with a framing.
     pub fn new(
         content_type: &ContentType,
         framing: Framing,
@@ -57,7 +57,7 @@ impl Sse {
         Self { encoding: Encoding::of(content_type), framing, clock, encoded }
     }
 
-    /// The name of the form that a framing makes.
+    /// The name of the wire form with this framing.
     pub fn form(framing: Framing) -> &'static str {
         match framing {
             Framing::Plain => "sse",
@@ -74,13 +74,13 @@ impl Sse {
 }
 
 impl Encode for Sse {
-    /// The protocol's cursor.
+    /// The protocol's cursor, which grows with time.
     fn stamp(&self) -> u64 {
         cursor::current(self.clock.now())
     }
 
-    /// A data event, if there are records, and always the control event that tells where to resume. What readers of several
-    /// sessions share is the data event up to where it would say the same.
+    /// Encodes a data event, if there are records, and always a control event with the offset to resume from.
+    /// Readers of several sessions share the data event up to its id, which differs.
     fn encode(&self, batch: &Batch<'_>, cursor: u64) -> FrameChunks {
         let (records, encoding) = (batch.records, self.encoding);
         let shared = self.encoded.records(Form::Event(encoding, self.framing), records, || {
@@ -92,7 +92,7 @@ impl Encode for Sse {
         if shared.is_none() && !records.is_empty() {
             begin_data(&mut out, records, encoding);
         }
-        // Where to resume: a browser's EventSource keeps it and sends it back as `Last-Event-ID`.
+        // A browser's EventSource remembers the id and sends it back as `Last-Event-ID`.
         let id = offset::print(batch.next);
         if !records.is_empty() {
             end(&mut out, &id);
@@ -106,17 +106,17 @@ impl Encode for Sse {
     }
 }
 
-/// What the head of an answer with events says.
+/// The headers of a response with events.
 pub fn head() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that buffer would hold events back.
+    // Buffering proxies would hold events back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     headers
 }
 
-/// Bytes as a chunk of HTTP/1.1.
+/// Encodes bytes as a chunk of HTTP/1.1.
 pub fn chunk(bytes: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(bytes.len() + 20);
     // Writing to memory does not fail.
@@ -134,7 +134,7 @@ fn begin_data(out: &mut BytesMut, records: &[Record], encoding: Encoding) {
     }
 }
 
-/// What tells where to resume, as JSON.
+/// The control message as JSON: where to resume, and the state of the stream.
 pub fn control(batch: &Batch<'_>, next: &str, cursor: Option<u64>) -> String {
     let mut control = format!(r#"{{"streamNextOffset":"{next}""#);
     if batch.closed {
@@ -150,8 +150,8 @@ pub fn control(batch: &Batch<'_>, next: &str, cursor: Option<u64>) -> String {
     control
 }
 
-/// One event up to its id. Each line of the data gets its own prefix, whichever way the line ends: otherwise a payload
-/// could end the event and begin another.
+/// Writes an event up to its id. Each line of the data gets a prefix, whichever way the line ends: otherwise
+/// a payload could end the event and begin another.
 fn begin(out: &mut BytesMut, name: &str, data: &[u8]) {
     out.reserve(data.len() + 128);
     out.put_slice(b"event: ");
@@ -159,7 +159,7 @@ fn begin(out: &mut BytesMut, name: &str, data: &[u8]) {
 
     let mut rest = data;
     loop {
-        // Readers drop one space after the colon, so a line that begins with one needs another.
+        // Readers drop one space after the colon, so a line that begins with a space needs another one.
         out.put_slice(if rest.starts_with(b" ") { b"\ndata: " } else { b"\ndata:" });
         let Some(end) = rest.iter().position(|&b| b == b'\n' || b == b'\r') else {
             out.put_slice(rest);
@@ -171,7 +171,7 @@ fn begin(out: &mut BytesMut, name: &str, data: &[u8]) {
     }
 }
 
-/// The end of an event.
+/// Writes the id and the end of an event.
 fn end(out: &mut BytesMut, id: &str) {
     out.put_slice(b"\nid: ");
     out.put_slice(id.as_bytes());

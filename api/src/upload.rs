@@ -1,5 +1,5 @@
-//! The body of a request, of which what nobody read is read on before an error is told: a client that is cut off while it
-//! sends does not hear why.
+//! Request bodies whose rest is read and discarded before an error is sent: a client that is cut off while it
+//! sends would not receive the error.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tidings_model::limits;
 /// The body of a request.
 pub struct Upload {
     body: Body,
-    /// Whether anybody has asked for a part of it.
+    /// Whether any part of it was requested.
     begun: bool,
 }
 
@@ -49,32 +49,32 @@ impl http_body::Body for Upload {
     }
 }
 
-/// What a request says of how its body comes.
+/// How a request sends its body.
 #[derive(Clone, Copy)]
 pub struct Sending {
     version: Version,
-    /// It sends nothing before it is told to go on, which it is when its body is first asked for.
+    /// Whether the client waits for `100 Continue`, which is sent when the body is first polled.
     waits: bool,
 }
 
 impl Sending {
-    /// As the head of a request says it.
+    /// Derives it from the head of a request.
     pub fn of(version: Version, headers: &HeaderMap) -> Self {
         let expected = headers.get(header::EXPECT).map(HeaderValue::as_bytes);
         Self { version, waits: expected.is_some_and(|text| text.eq_ignore_ascii_case(b"100-continue")) }
     }
 }
 
-/// Whether an answer would not reach whoever is still sending.
+/// Whether the response is an error and the client is still sending, so that it might not receive it.
 pub fn is_lost_on(response: &Response, upload: &Upload) -> bool {
     let status = response.status();
     (status.is_client_error() || status.is_server_error()) && !http_body::Body::is_end_stream(upload)
 }
 
-/// Reads on for a while, so that the answer, which is an error, reaches the client.
+/// Reads and discards the rest of a body for a while, so that the client receives the error response.
 pub async fn read_on(mut upload: Upload, sending: Sending, clock: &dyn Clock, response: &mut Response) {
     let waits = sending.waits && !upload.begun;
-    // One that came too slowly has had its time.
+    // A body that came too slowly has used up its time.
     let over = waits || response.status() == StatusCode::REQUEST_TIMEOUT;
     let whole = !over
         && tokio::select! {
@@ -86,7 +86,7 @@ pub async fn read_on(mut upload: Upload, sending: Sending, clock: &dyn Clock, re
     }
 }
 
-/// Whether all the rest has come, and was not too much.
+/// Discards the rest of a body. Returns whether its end was reached within the limit.
 async fn discard(upload: &mut Upload) -> bool {
     let mut discarded = 0;
     while let Some(frame) = upload.frame().await {
@@ -99,24 +99,24 @@ async fn discard(upload: &mut Upload) -> bool {
     true
 }
 
-/// Where a body that was lent comes back to.
+/// The place to which a lent body returns.
 #[derive(Clone, Default)]
 pub struct Lender(Arc<Mutex<Option<Upload>>>);
 
 impl Lender {
-    /// A body for somebody else, who may drop it at any point.
+    /// Lends a body to a handler, which may drop it at any point.
     pub fn lend(&self, body: Body) -> Body {
         Body::new(Lent { upload: Some(Upload::new(body)), lender: self.clone() })
     }
 
-    /// What has come back of it.
+    /// The returned body, if its end was not reached.
     pub fn take(&self) -> Option<Upload> {
         self.0.lock().expect("nobody panics while holding it").take()
     }
 }
 
 struct Lent {
-    /// There until it was read to its end.
+    /// `None` once the body was read to its end.
     upload: Option<Upload>,
     lender: Lender,
 }

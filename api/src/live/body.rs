@@ -1,4 +1,4 @@
-//! A feed as a body that is polled: for TLS, HTTP/2 and later requests of a connection.
+//! A feed as a response body that hyper polls: for TLS, HTTP/2 and later requests of a connection.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::connection_handle::ConnectionHandle;
 use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
 
-/// The body.
+/// The body of a live response.
 pub struct LiveBody(Arc<PolledFeed>);
 
 struct PolledFeed {
@@ -57,7 +57,7 @@ impl http_body::Body for LiveBody {
         let shared = &self.0;
         shared.task.register(cx.waker());
         let mut feed = shared.feed();
-        // Being asked for more means that the last was taken.
+        // Being polled again means that the last chunk was taken.
         feed.taken();
         if shared.connection_handle.as_ref().is_some_and(ConnectionHandle::has_left) {
             feed.leave();
@@ -79,7 +79,7 @@ impl Drop for LiveBody {
 }
 
 impl PolledFeed {
-    /// Also after a panic while sending: then it is only let go.
+    /// Locks the feed, ignoring poison: after a panic while sending it is only released.
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +91,7 @@ impl LiveConnection for PolledFeed {
         match ask {
             Ask::Nothing => {}
             Ask::Send => self.task.wake(),
-            // It is not polled, so it cannot end by itself.
+            // The body is not polled, so only cutting the connection ends it.
             Ask::Cut => {
                 let Some(connection_handle) = &self.connection_handle else { return };
                 if self.feed().ended_for(now) >= connection_handle.forbearance() {

@@ -6,38 +6,38 @@ use std::time::Duration;
 use tidings_model::limits;
 use tokio::sync::Notify;
 
-/// The connection under a request, put into it by whoever serves the connection.
+/// The connection of a request, as an extension that the server sets.
 #[derive(Clone)]
 pub struct ConnectionHandle {
     line: Arc<Line>,
-    /// Whether other requests may be under way on it.
+    /// Whether other requests may be in flight on the connection.
     shared: bool,
-    /// Counts the connection; held for as long as anything of it is used.
+    /// Counts the connection; held as long as any part of it is in use.
     held: Arc<dyn Any + Send + Sync>,
 }
 
 #[derive(Default)]
 struct Line {
     cut: Notify,
-    /// An answer stays on it, so it is worth knowing whether the client is there.
+    /// Set while a live response is on the connection, so that the server watches whether the client is there.
     watched: AtomicBool,
-    /// The client sends nothing more.
+    /// Set when the client has closed its side.
     left: AtomicBool,
 }
 
 impl ConnectionHandle {
-    /// A connection that is counted by what is held.
+    /// A handle of a connection that is counted by `held`.
     pub fn new(held: Arc<dyn Any + Send + Sync>) -> Self {
         Self { line: Arc::default(), shared: false, held }
     }
 
-    /// The same, on which requests overlap.
+    /// Marks the connection as one with concurrent requests.
     #[must_use]
     pub fn shared(self) -> Self {
         Self { shared: true, ..self }
     }
 
-    /// How much longer than others one reader that takes nothing is borne, because the connection is not its own.
+    /// Extra time for a reader that takes nothing, because the connection is shared with other requests.
     pub(super) fn forbearance(&self) -> Duration {
         if self.shared { limits::IDLE_TIMEOUT } else { Duration::ZERO }
     }
@@ -47,23 +47,23 @@ impl ConnectionHandle {
         self.line.cut.notify_one();
     }
 
-    /// Resolves when somebody has asked for that.
+    /// Waits until somebody asks for the connection to be cut.
     pub async fn is_cut(&self) {
         self.line.cut.notified().await;
     }
 
-    /// An answer stays on it from now on, or does no longer.
+    /// Sets whether a live response is on the connection.
     pub(super) fn watch(&self, watched: bool) {
         self.line.watched.store(watched, Ordering::Relaxed);
     }
 
-    /// Whether an answer stays on it. Whoever has the connection then looks whether the client still does: nobody reads from
-    /// it, and nothing may be written for long.
+    /// Whether a live response is on the connection. If so, the server checks whether the client is still
+    /// there: nothing else reads from the connection, and nothing may be written for long.
     pub fn is_watched(&self) -> bool {
         self.line.watched.load(Ordering::Relaxed)
     }
 
-    /// The client has closed its side. It may have gone, or wait for what there is.
+    /// Reports that the client has closed its side. It may be gone, or still read.
     pub fn leave(&self) {
         self.line.left.store(true, Ordering::Relaxed);
     }
@@ -73,7 +73,7 @@ impl ConnectionHandle {
         self.line.left.load(Ordering::Relaxed)
     }
 
-    /// What counts the connection.
+    /// The value that counts the connection.
     pub(super) fn held(&self) -> Arc<dyn Any + Send + Sync> {
         self.held.clone()
     }

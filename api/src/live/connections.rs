@@ -6,7 +6,7 @@ use tidings_model::Timestamp;
 
 use crate::encoded::Encoded;
 
-/// All answers that stay. Once in a while each is asked whether it may go on.
+/// The registry of all live responses. Each is ticked about once a second.
 #[derive(Default)]
 pub struct LiveConnections {
     list: Mutex<List>,
@@ -16,27 +16,27 @@ pub struct LiveConnections {
 #[derive(Default)]
 struct List {
     live_connections: Vec<Weak<dyn LiveConnection>>,
-    /// Since when the server has been about to stop.
+    /// Time since when the server has been stopping.
     draining: Option<Timestamp>,
 }
 
-/// One answer that stays.
+/// A live response in the registry.
 pub trait LiveConnection: Send + Sync {
-    /// Time has passed. Ends, or asks the other side for a sign, if it is time for that.
+    /// Handles the passing of time: may end the response, or ping the client.
     fn tick(self: Arc<Self>, now: Timestamp);
 
-    /// The server is about to stop.
+    /// Ends the response because the server is stopping.
     fn drain(self: Arc<Self>, now: Timestamp);
 
-    /// It has had its time. Ends at once.
+    /// Cuts the connection at once.
     fn cut(&self);
 }
 
 impl LiveConnections {
-    /// From now on it is asked, until it is dropped.
+    /// Registers a live response until it is dropped.
     pub(super) fn enter(&self, connection: Arc<dyn LiveConnection>) {
         let mut list = self.lock();
-        // The room of those who left is used before there is more: amortised, each is looked at once.
+        // Entries of dropped ones are reused before the list grows, so the cost is amortised.
         if list.live_connections.len() == list.live_connections.capacity() {
             list.live_connections.retain(|connection| connection.strong_count() > 0);
         }
@@ -48,19 +48,19 @@ impl LiveConnections {
         }
     }
 
-    /// What was written for one of them and others may hear as well.
+    /// The cache of encoded records that readers of several sessions share.
     pub(crate) fn encoded(&self) -> &Arc<Encoded> {
         &self.encoded
     }
 
-    /// Asks one at a moment that is not to be missed by the time between two sweeps.
+    /// Ticks a live response at a given moment, in addition to the sweeps.
     pub(super) fn remind(
         connection: &Arc<impl LiveConnection + 'static>,
         at: Timestamp,
         clock: Arc<dyn Clock>,
     ) {
         let connection = Arc::downgrade(connection);
-        // Ends by itself.
+        // The task ends by itself.
         tokio::spawn(async move {
             clock.sleep_until(at).await;
             if let Some(connection) = connection.upgrade() {
@@ -69,34 +69,35 @@ impl LiveConnections {
         });
     }
 
-    /// Asks all.
+    /// Ticks all live responses.
     pub fn sweep(&self, now: Timestamp) {
         self.encoded.sweep();
         self.all().into_iter().for_each(|connection| tell(connection, |connection| connection.tick(now)));
     }
 
-    /// Tells all, also those to come, that the server is about to stop.
+    /// Ends all live responses, also those to come, because the server is stopping.
     pub fn drain(&self, now: Timestamp) {
         self.lock().draining = Some(now);
         self.all().into_iter().for_each(|connection| tell(connection, |connection| connection.drain(now)));
     }
 
-    /// Ends all at once.
+    /// Cuts all connections at once.
     pub fn cut(&self) {
         self.all().iter().for_each(|connection| connection.cut());
     }
 
-    /// How many there are.
+    /// Number of live responses.
     pub fn len(&self) -> usize {
         self.all().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no live responses.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Without the lock while they are asked: asking may end one, and another may come.
+    /// A copy of the list, so that the lock is not held during ticks: a tick may end a response, and another
+    /// may be added.
     fn all(&self) -> Vec<Arc<dyn LiveConnection>> {
         let mut list = self.lock();
         list.live_connections.retain(|connection| connection.strong_count() > 0);
@@ -108,7 +109,7 @@ impl LiveConnections {
     }
 }
 
-/// Tells one something. If it panics, it is cut, and all others are told.
+/// Calls a live response. If it panics, its connection is cut, and the others are unaffected.
 fn tell(connection: Arc<dyn LiveConnection>, what: impl FnOnce(Arc<dyn LiveConnection>)) {
     let told = connection.clone();
     if catch_unwind(AssertUnwindSafe(|| what(told))).is_err() {

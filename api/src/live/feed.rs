@@ -1,4 +1,5 @@
-//! What is sent to one client that stays, and when that ends. No I/O: whoever has the connection asks and tells.
+//! A feed: what is sent to one client of a live response, and when that ends. No I/O: the transport asks and
+//! reports.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,39 +14,40 @@ use super::protocol::{CaughtUp, LastWord, Reply};
 use crate::sse::chunk;
 use crate::websocket::{self, Close, Code, Event, Opcode, Tick, frame};
 
-/// Bytes that are taken from a subscription at a time.
+/// Bytes taken from the subscription at a time.
 const ROOM: usize = 32 * 1024;
 
 /// Why a feed ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// There is nothing more: the log is closed, and the last frame said so.
+    /// The log is closed, and the client has its last frame.
     Complete,
-    /// The log is gone, or what the client has not heard yet.
+    /// The log is gone, or the records that the client has not received yet.
     Lost,
-    /// It could not be read.
+    /// The log could not be read.
     Failed,
-    /// Its time is over.
+    /// The response has lasted for its maximum time.
     TimeOver,
-    /// Its token has expired, or what let it in does not hold any more.
+    /// The token has expired, or the pass is no longer valid.
     Revoked,
-    /// The server is about to stop.
+    /// The server is stopping.
     Draining,
-    /// The client took nothing for too long.
+    /// The client was too slow.
     Slow,
-    /// It does not belong any more to those who may hear this.
+    /// The client is no longer among those who may receive this, such as a removed member of a room.
     Expelled,
-    /// The client closed, or broke the rules so that it had to be closed.
+    /// The client closed the connection, or violated the protocol.
     Left,
 }
 
 impl End {
-    /// Whether what was taken and not begun is not sent: it waits for one who cannot have it, or may not.
+    /// Whether pending frames that were not begun are dropped, because the client cannot take them or must
+    /// not get them.
     fn is_abrupt(self) -> bool {
         matches!(self, Self::Slow | Self::Revoked | Self::Expelled)
     }
 
-    /// What a WebSocket is told.
+    /// The close frame of a WebSocket.
     pub fn close(self) -> Close {
         match self {
             Self::Complete => Close::new(Code::NORMAL, "closed"),
@@ -60,58 +62,59 @@ impl End {
     }
 }
 
-/// What frames are part of.
+/// The wire format of a feed.
 pub enum Wire {
-    /// Server-sent events in a body that somebody else frames.
+    /// Server-sent events in a body that the transport frames.
     Plain,
-    /// Server-sent events, in chunks as in HTTP/1.1.
+    /// Server-sent events as chunks of HTTP/1.1.
     Chunked,
-    /// A WebSocket, each frame one or more of its messages.
+    /// WebSocket messages; a frame is one or more of them.
     WebSocket(Box<websocket::Connection>),
 }
 
-/// A subscription on its way to a client.
+/// A subscription that is sent to a client.
 pub struct Feed {
     subscription: Option<Subscription>,
     outbox: Outbox,
-    /// An answer to what the client said. One is kept: whoever asks more quickly than it listens is answered once.
+    /// The answer to a message of the client. Only the last is kept, so that a client that does not read
+    /// cannot pile up answers.
     answer: Option<Bytes>,
     wire: Wire,
     options: FeedOptions,
-    /// Since when the client has taken nothing though something waits for it.
+    /// Time since when the client has taken nothing although data is pending.
     stuck_since: Option<Timestamp>,
     ended: Option<(End, Timestamp)>,
-    /// It is not known yet what the client is to hear.
+    /// Set until it is decided where the client begins.
     waiting: bool,
-    /// The client has had all there was.
+    /// Set once the client has caught up and was told.
     caught_up: bool,
-    /// Something was sent since it was last asked.
+    /// Set when bytes were sent since the last tick.
     moved: bool,
-    /// When it was last asked.
+    /// Time of the last tick.
     asked: Timestamp,
-    /// When it was asked for the last time before something was sent.
+    /// Time of the last tick before bytes were sent.
     last_sent: Timestamp,
-    /// The client has closed its side: it hears what there is, and nothing that is still to come.
+    /// Set when the client has closed its side: it still gets what is there, but nothing new.
     left: bool,
-    /// There is nobody to send anything to.
+    /// Set when the connection is gone.
     gone: bool,
-    /// The connection knows that nothing more comes.
+    /// Set when the transport has shut down its sending side.
     pub(super) hung_up: bool,
 }
 
-/// What a feed asks of whoever drives it.
+/// What a feed asks of its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Nothing.
     Nothing,
-    /// There is something to send.
+    /// Send what is pending.
     Send,
     /// Cut the connection.
     Cut,
 }
 
 impl Feed {
-    /// Feeds what a subscription gives. Without one, the client and the options decide what to begin with.
+    /// Creates a feed of a subscription. Without one, the client and the protocol decide where to begin.
     pub fn new(subscription: Option<Subscription>, wire: Wire, options: FeedOptions) -> Self {
         let waiting = subscription.is_none();
         let outbox = Outbox::at(subscription.as_ref().map(Subscription::position).unwrap_or_default());
@@ -134,12 +137,12 @@ impl Feed {
         }
     }
 
-    /// Puts bytes before everything else: the head of the answer.
+    /// Puts the head of the response before everything else.
     pub fn begin_with(&mut self, head: Bytes) {
         self.outbox.push_front(head);
     }
 
-    /// Says something that is no frame.
+    /// Adds a text of the protocol.
     pub fn say(&mut self, words: &[u8]) {
         self.outbox.push(match &self.wire {
             Wire::Plain => Bytes::copy_from_slice(words),
@@ -148,12 +151,13 @@ impl Feed {
         });
     }
 
-    /// Until when the client may say where to begin, if it may.
+    /// Deadline of a client that may still say where to begin.
     pub fn begins_at(&self) -> Option<Timestamp> {
         self.options.protocol.begins_at().filter(|_| self.waiting)
     }
 
-    /// What is to be sent; taken from the subscription if it is empty. Ready with an empty outbox means that all is said.
+    /// The pending bytes, taken from the subscription if there are none. Ready with an empty outbox means the
+    /// end.
     pub fn poll_outbox(&mut self, cx: &mut Context<'_>, now: impl Fn() -> Timestamp) -> Poll<&mut Outbox> {
         if self.outbox.is_empty() {
             self.take_owed();
@@ -181,11 +185,11 @@ impl Feed {
                         self.say(&words);
                     }
                 },
-                // It was asked before they were taken, and it may have been long until then.
+                // Checked before they were taken as well, but the read may have taken long.
                 Poll::Ready(Step::Frames) if !self.options.protocol.may_hear() => {
                     self.end(End::Expelled, now())
                 }
-                // Perhaps without a byte, for one who hears only some of them.
+                // Possibly without a byte, for a client that filters events.
                 Poll::Ready(Step::Frames) => {}
                 Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
                 Poll::Ready(Step::Lost(Lost::Gone)) => self.end(End::Lost, now()),
@@ -195,7 +199,7 @@ impl Feed {
         if self.waiting && self.outbox.is_empty() { Poll::Pending } else { Poll::Ready(&mut self.outbox) }
     }
 
-    /// Takes what a WebSocket owes its peer: an answer, pongs, pings, a close.
+    /// Moves what the WebSocket has to send to the outbox: an answer, pongs, pings, a close.
     fn take_owed(&mut self) {
         if let Some(answer) = self.answer.take().filter(|_| self.ended.is_none()) {
             self.say(&answer);
@@ -207,7 +211,7 @@ impl Feed {
         }
     }
 
-    /// The client said something.
+    /// Handles bytes received from the client.
     pub fn heard(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
         while let Wire::WebSocket(socket) = &mut self.wire
             && let Some(event) = socket.feed(&mut bytes, now)
@@ -215,7 +219,7 @@ impl Feed {
             match event {
                 Event::Ping(_) | Event::Pong(_) => {}
                 Event::Closed(_) | Event::Failed(_) => self.end(End::Left, now),
-                // What is said after the end is not heard.
+                // Messages after the end are ignored.
                 Event::Text(_) | Event::Binary(_) if self.ended.is_some() => {}
                 Event::Text(text) => {
                     let reply = self.options.protocol.heard(text.as_str(), now);
@@ -247,19 +251,19 @@ impl Feed {
         }
     }
 
-    /// Something was sent.
+    /// Reports that bytes of the outbox were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.outbox.advance(bytes);
         self.stuck_since = None;
         self.moved = true;
     }
 
-    /// What was given to whoever sends was taken.
+    /// Reports that the transport wants more: it has taken what it was given.
     pub fn taken(&mut self) {
         self.stuck_since = None;
     }
 
-    /// A piece for whoever sends; none if there is none.
+    /// The next chunk for a transport that polls; `None` if there is none.
     pub fn give(&mut self, now: Timestamp) -> Option<Bytes> {
         let piece = self.outbox.pop()?;
         self.moved = true;
@@ -267,17 +271,17 @@ impl Feed {
         Some(piece)
     }
 
-    /// Nothing more could be sent, though there is something.
+    /// Reports that the client takes no more for now although data is pending.
     pub fn stuck(&mut self, now: Timestamp) {
         self.stuck_since.get_or_insert(now);
     }
 
-    /// For how long it has had nothing more to say than what was taken, and nobody took that.
+    /// Time since the end in which the client has taken nothing; zero if the feed has not ended.
     pub fn ended_for(&self, now: Timestamp) -> Duration {
         self.ended.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
 
-    /// Ends it; what was taken is still sent, and a last word.
+    /// Ends the feed. What is pending is still sent, followed by the last texts.
     pub fn end(&mut self, end: End, now: Timestamp) {
         if self.ended.is_some() {
             return;
@@ -297,21 +301,21 @@ impl Feed {
             Wire::Plain | Wire::Chunked => last_word.event,
             Wire::WebSocket(_) => last_word.message,
         };
-        // A peer that has closed hears nothing more.
+        // A peer that has closed reads nothing more.
         if let Some(words) = words.filter(|_| end != End::Left) {
             self.say(&words);
         }
         match &mut self.wire {
             Wire::Plain => {}
             Wire::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
-            // If the peer closed first, its own answer is owed already, and this adds nothing.
+            // If the peer closed first, the answer to that is pending already, and this adds nothing.
             Wire::WebSocket(socket) => socket.close(&last_word.close, now),
         }
         self.take_owed();
     }
 
-    /// The client has closed its side. It is sent what there is, in case it still listens; a WebSocket ends with its own words,
-    /// so one that is closed without them is gone.
+    /// Reports that the client has closed its side. An event stream is still sent what is there, in case the
+    /// client reads on. A WebSocket closes with a close frame, so one that is closed without it is gone.
     pub fn leave(&mut self) -> Ask {
         self.left = true;
         match &self.wire {
@@ -321,13 +325,13 @@ impl Feed {
         }
     }
 
-    /// Lets go of its subscription: the connection is gone.
+    /// Releases the subscription: the connection is gone.
     pub fn abandon(&mut self) {
         self.subscription = None;
         self.gone = true;
     }
 
-    /// Time has passed. A clock that was set back does not make any wait longer.
+    /// Handles the passing of time; called about once a second. A clock that was set back makes no wait longer.
     pub fn tick(&mut self, now: Timestamp) -> Ask {
         if self.gone {
             return Ask::Nothing;
@@ -335,11 +339,11 @@ impl Feed {
         let moved = std::mem::take(&mut self.moved);
         if let Some((end, since)) = &mut self.ended {
             let patience = match end {
-                // Who may not hear anything any more is not waited for.
+                // A client that must not receive anything more is not waited for.
                 End::Revoked | End::Expelled => limits::REVOKED_TIMEOUT,
                 _ => limits::LAST_WORD_TIMEOUT,
             };
-            // Whoever takes what is left may take its time.
+            // A client that still takes the rest may take its time.
             *since =
                 if moved && !matches!(end, End::Revoked | End::Expelled) { now } else { now.min(*since) };
             return if now.since(*since) >= patience { Ask::Cut } else { Ask::Nothing };
@@ -372,7 +376,7 @@ impl Feed {
             return Ask::Send;
         }
         let asked = std::mem::replace(&mut self.asked, now);
-        // Rather a little too early than too late: somebody counts on hearing something.
+        // Rather a little early than late: the client relies on heartbeats.
         self.last_sent = now.min(if moved { asked } else { self.last_sent });
         match &mut self.wire {
             Wire::Plain | Wire::Chunked => self.beat(now),
@@ -382,7 +386,7 @@ impl Feed {
             },
         }
     }
-    /// Says something to a client that has not heard anything for a while, unless something waits for it.
+    /// Sends a heartbeat to a client that was sent nothing for a while, unless data is pending.
     fn beat(&mut self, now: Timestamp) -> Ask {
         let due = self.options.heartbeat.is_some_and(|every| now.since(self.last_sent) >= every);
         if !due || !self.outbox.is_empty() || self.stuck_since.is_some() {

@@ -7,28 +7,28 @@ use tidings_model::Timestamp;
 use super::protocol::{FeedProtocol, Plain};
 use crate::websocket;
 
-/// On which options a feed lasts.
+/// How long a feed lasts, and when its reader is too slow.
 pub struct FeedOptions {
-    /// When the client is asked to come again.
+    /// Time after which the response ends, so that the client reconnects; `None` for no limit.
     pub(super) lasts: Option<Duration>,
-    /// When it began.
+    /// Time at which the response began.
     pub(super) began: Timestamp,
-    /// When it is too slow.
+    /// When the reader is too slow.
     pub(super) bounds: Bounds,
-    /// After how much silence something is said.
+    /// Silence after which a heartbeat is sent; `None` for no heartbeats.
     pub(super) heartbeat: Option<Duration>,
-    /// How much silence of a WebSocket client is too much.
+    /// Time limits for a silent WebSocket client.
     pub(super) patience: websocket::Patience,
-    /// What lets the client in, for as long as it holds.
+    /// The pass of the client. The response ends when it is no longer valid.
     pub(super) pass: Pass,
-    /// How it is spoken to.
+    /// The capability's side of the conversation.
     pub(super) protocol: Box<dyn FeedProtocol>,
-    /// Counts the reader.
+    /// Counts the reader in a gauge.
     _counted: Option<Held>,
 }
 
 impl FeedOptions {
-    /// FeedOptions for somebody whose pass holds; from now on it is watched.
+    /// Options for a client with a valid pass, which is checked from now on.
     pub fn new(lasts: Option<Duration>, slow: Duration, pass: Pass, now: Timestamp) -> Result<Self, Denied> {
         if !pass.holds(now) {
             return Err(Denied::Revoked);
@@ -45,29 +45,29 @@ impl FeedOptions {
         })
     }
 
-    /// The same for a reader that is counted as long as it is fed.
+    /// Counts the reader in a gauge for as long as the feed lives.
     #[must_use]
     pub fn counted(self, counted: Held) -> Self {
         Self { _counted: Some(counted), ..self }
     }
 
-    /// The same for a reader who, once it has had all there was, is slow only when it is so many records behind: and takes
-    /// nothing, or is ten times as many behind.
+    /// Tolerates lag: once the reader has caught up, it is too slow only if it is more than `max_lag` records
+    /// behind and takes nothing, or more than ten times as many behind.
     #[must_use]
     pub fn bearing(self, max_lag: u64) -> Self {
         let bounds = Bounds { max_lag: Some(max_lag), ..self.bounds };
         Self { bounds, ..self }
     }
 
-    /// The same for a reader who hears something at least so often, and who is gone when it is silent for three times as
-    /// long.
+    /// Sends a heartbeat after this much silence. A WebSocket client that is silent for three times as long
+    /// is cut.
     #[must_use]
     pub fn beating(self, heartbeat: Duration) -> Self {
         let patience = websocket::Patience { ping_after: heartbeat, dead_after: heartbeat * 3 };
         Self { heartbeat: Some(heartbeat), patience, ..self }
     }
 
-    /// The same for a reader who is spoken to like this.
+    /// Sets the capability's side of the conversation.
     #[must_use]
     pub fn speaking(self, protocol: Box<dyn FeedProtocol>) -> Self {
         Self { protocol, ..self }
@@ -77,14 +77,15 @@ impl FeedOptions {
 /// When a reader is too slow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// How long it may take nothing of what waits for it.
+    /// Time for which it may take none of its pending data.
     stall: Duration,
-    /// How many records it may be behind, once it has had all there was.
+    /// Number of records by which it may lag once it has caught up; `None` for any.
     max_lag: Option<u64>,
 }
 
 impl Bounds {
-    /// Whether a reader is too slow that has taken nothing for so long, and lags so much if it has ever had all.
+    /// Whether a reader is too slow that has taken nothing for `stuck` and lags by `lag` (`None` until it
+    /// caught up once).
     pub fn exceeded(&self, stuck: Option<Duration>, lag: Option<u64>) -> bool {
         let stalled = stuck.is_some_and(|stuck| stuck >= self.stall);
         match (self.max_lag, lag) {

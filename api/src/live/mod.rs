@@ -1,13 +1,17 @@
-//! Answers that stay: a subscription on its way to a client, over whatever carries it.
+//! Live responses: a subscription that is sent to a client for as long as the connection lasts, over any
+//! transport.
 //!
-//! A handler makes a [`Feed`]: a subscription, how it is written, and the [`FeedOptions`] on which it lasts. Who drives it depends
-//! on the connection. On plain TCP, when it is the first request, that is a [`Socket`], and nothing stands between
-//! ring and kernel; through hyper (TLS, HTTP/2, later requests of a connection) it is a body that is polled, or what an
-//! upgrade gives. All of them ask the feed for bytes when they can send some and leave its cursor where it is when they
-//! cannot.
+//! A handler creates a [`Feed`]: a subscription, its wire format, and its [`FeedOptions`]. The connection
+//! decides who drives it. On plain TCP, when it is the first request, that is a [`Socket`], which writes from
+//! the ring to the kernel directly; through hyper (TLS, HTTP/2, later requests of a connection) it is a
+//! response body that is polled, or an upgraded connection. All of them ask the feed for bytes when they can
+//! send, and leave its cursor alone when they cannot.
 //!
-//! Read `feed` (what is sent, and when it ends), `socket`, `body` and `upgraded` (who sends it), then `live_connections` (all of
-//! them, asked once a second whether they may go on).
+//! Read `feed` (what is sent, and when it ends), `socket`, `body` and `upgraded` (the transports), then
+//! `connections` (all live responses, checked once a second).
+//!
+//! Invariant: a reader that is slow holds only the frames it is being sent. Not here: rings and cursors
+//! (`engine::deliver`).
 
 mod body;
 mod connection_handle;
@@ -42,7 +46,7 @@ pub use feed_options::FeedOptions;
 pub use protocol::{CaughtUp, FeedProtocol, LastWord, Reply};
 pub use socket::Socket;
 
-/// Put into a request by whoever can hand its socket over; see [`take_over`].
+/// Request extension of a transport that can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
 pub struct RawSocket;
 
@@ -50,31 +54,31 @@ pub struct RawSocket;
 #[derive(Clone)]
 struct Handover(Arc<Mutex<Option<Feed>>>);
 
-/// The feed of an answer, if it is one that stays and its request had a [`RawSocket`].
+/// Takes the feed out of a response, if it is a live one and its request had a [`RawSocket`].
 pub fn take_over(response: &mut Response) -> Option<Feed> {
     let Handover(feed) = response.extensions_mut().remove()?;
     feed.lock().expect("nobody panics while taking it").take()
 }
 
-/// How frames of server-sent events end on the wire.
+/// How frames of server-sent events are framed on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// Whoever carries them knows how.
+    /// Not at all; the transport does it.
     Plain,
-    /// Each piece of a frame is a chunk, as in HTTP/1.1.
+    /// Each frame is a chunk of HTTP/1.1.
     Chunked,
 }
 
-/// What carries an answer.
+/// The transport of a live response.
 pub enum Transport {
     /// A socket that will be handed over.
     Socket,
-    /// A body that will be polled, on a connection that can perhaps be cut and perhaps be upgraded.
+    /// A body polled by hyper. The connection can possibly be cut (handle) or upgraded.
     Hyper(Option<ConnectionHandle>, Option<OnUpgrade>),
 }
 
 impl Transport {
-    /// The transport of the answer to a request.
+    /// The transport of the response to a request.
     pub fn of(request: &mut Request) -> Self {
         let extensions = request.extensions_mut();
         match extensions.get::<RawSocket>() {
@@ -85,7 +89,7 @@ impl Transport {
         }
     }
 
-    /// How events end on it.
+    /// The framing of events on this transport.
     pub fn framing(&self) -> Framing {
         match self {
             Self::Socket => Framing::Chunked,
@@ -93,7 +97,8 @@ impl Transport {
         }
     }
 
-    /// An answer with a head, some first events and those of a subscription, encoded with the framing of this transport.
+    /// A live response with a head, some initial events and those of a subscription, which is encoded with
+    /// this framing.
     pub fn events(
         self,
         head: HeaderMap,
@@ -120,7 +125,7 @@ impl Transport {
         }
     }
 
-    /// An answer that becomes a WebSocket. Without a subscription, its protocol decides what it begins with.
+    /// A response that becomes a WebSocket. Without a subscription, the protocol decides where to begin.
     pub fn websocket(
         self,
         upgrade: Upgrade,
@@ -128,7 +133,7 @@ impl Transport {
         options: FeedOptions,
         live: &LiveContext,
     ) -> Result<Response, ApiError> {
-        // Little is heard here, so little of it is kept.
+        // Clients send little here, so little of it is buffered.
         let limits = Limits {
             frame_bytes: limits::UNHEARD_MESSAGE_BYTES,
             message_bytes: limits::UNHEARD_MESSAGE_BYTES,
@@ -147,7 +152,7 @@ impl Transport {
         };
         let live = live.clone();
         let held = connection_handle.map(|connection_handle| connection_handle.held());
-        // Ends with its connection, which the server waits for by what is held.
+        // The task ends with its connection; the server waits for it through `held`.
         tokio::spawn(async move {
             let _held = held;
             if let Ok(upgraded) = upgrading.await {
@@ -163,11 +168,11 @@ fn hand_over(mut response: Response, feed: Feed) -> Response {
     response
 }
 
-/// What answers that stay need to live.
+/// What live responses need.
 #[derive(Clone)]
 pub struct LiveContext {
-    /// What time it is.
+    /// The clock by which they end.
     pub clock: Arc<dyn Clock>,
-    /// All of them.
+    /// The registry of all live responses.
     pub live_connections: Arc<LiveConnections>,
 }

@@ -1,4 +1,4 @@
-//! Bytes that are to be sent, as the shared chunks they came in.
+//! The outbox: pending bytes of a live response, as the shared chunks they came in.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,37 +7,37 @@ use bytes::Bytes;
 use tidings_engine::deliver::{Frame, FrameChunks};
 use tidings_model::Position;
 
-/// FrameChunks in one write; more go with the next one.
+/// Maximum number of chunks in one write.
 pub const CHUNKS: usize = 64;
 
-/// Frames there is room for while nothing is to be sent.
+/// Capacity kept while nothing is pending, in frames.
 const IDLE_FRAMES: usize = 4;
 
-/// What is to be sent, in order.
+/// Pending bytes, in order.
 #[derive(Debug, Default)]
 pub struct Outbox {
     waiting: VecDeque<Waiting>,
-    /// How much of the first was sent before.
+    /// Bytes of the first entry that were sent already.
     sent_of_first: usize,
-    /// Where whoever has got all that was sent can resume.
+    /// Position at which a client that received everything sent so far can resume.
     reached: Position,
 }
 
-/// What goes whole, once it was begun.
+/// An entry that must be sent as a whole once its first byte was sent.
 #[derive(Debug)]
 struct Waiting {
     bytes: FrameChunks,
-    /// Where whoever has got it can resume.
+    /// Position at which a client that received it can resume.
     reaches: Position,
 }
 
 impl Outbox {
-    /// An empty one, for somebody who has got all up to a position.
+    /// An empty outbox of a client that has received everything up to a position.
     pub fn at(reached: Position) -> Self {
         Self { reached, ..Self::default() }
     }
 
-    /// Adds something at the end.
+    /// Adds bytes at the end.
     pub fn push(&mut self, bytes: impl Into<FrameChunks>) {
         let (bytes, reaches) = (bytes.into(), self.reaches());
         if !bytes.is_empty() {
@@ -45,7 +45,7 @@ impl Outbox {
         }
     }
 
-    /// Adds something before all others.
+    /// Adds bytes at the front.
     pub fn push_front(&mut self, bytes: Bytes) {
         self.waiting.push_front(Waiting { bytes: bytes.into(), reaches: self.reached });
     }
@@ -56,7 +56,7 @@ impl Outbox {
         self.pass(frame.next);
     }
 
-    /// Whoever gets all that is here has got all up to a position.
+    /// Sets the position at which a client that receives everything pending can resume.
     pub fn pass(&mut self, position: Position) {
         match self.waiting.back_mut() {
             Some(last) => last.reaches = position,
@@ -64,17 +64,17 @@ impl Outbox {
         }
     }
 
-    /// Where whoever gets all that is here can resume.
+    /// Position at which a client that receives everything pending can resume.
     pub fn reaches(&self) -> Position {
         self.waiting.back().map_or(self.reached, |last| last.reaches)
     }
 
-    /// Whether all was sent.
+    /// Whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The next chunk, if there is no other.
+    /// The pending bytes, if they are a single chunk.
     pub fn only(&self) -> Option<&[u8]> {
         match self.waiting.front() {
             Some(Waiting { bytes: FrameChunks::One(chunk), .. }) if self.waiting.len() == 1 => {
@@ -84,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// Fills in the next chunks, as many as there is room for.
+    /// Fills the slices with the next chunks, as many as fit.
     pub fn fill<'a, 'b>(&'a self, room: &'b mut [IoSlice<'a>; CHUNKS]) -> &'b [IoSlice<'a>] {
         let (mut count, mut sent) = (0, self.sent_of_first);
         'full: for waiting in &self.waiting {
@@ -103,7 +103,7 @@ impl Outbox {
         &room[..count]
     }
 
-    /// Takes away what was sent.
+    /// Removes bytes that were sent.
     pub fn advance(&mut self, sent: usize) {
         let mut sent = self.sent_of_first + sent;
         while let Some(first) = self.waiting.front() {
@@ -117,11 +117,11 @@ impl Outbox {
             self.waiting.pop_front();
         }
         self.sent_of_first = 0;
-        // What is idle takes little memory, and what goes on needs none anew.
+        // An idle outbox uses little memory, and a busy one does not reallocate.
         self.waiting.shrink_to(IDLE_FRAMES);
     }
 
-    /// Takes the next chunk out, or what is left of it.
+    /// Removes and returns the next chunk, or the rest of it.
     pub fn pop(&mut self) -> Option<Bytes> {
         let mut sent = self.sent_of_first;
         let left = self.waiting.front()?.bytes.as_slice().iter().find_map(|chunk| {
@@ -133,7 +133,7 @@ impl Outbox {
         left
     }
 
-    /// Gives up all but what was begun: its reader would not understand what follows.
+    /// Drops all entries but one that was begun: its reader could not parse what follows a partial one.
     pub fn keep_begun(&mut self) {
         self.waiting.truncate(usize::from(self.sent_of_first > 0));
     }

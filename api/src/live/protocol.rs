@@ -1,4 +1,4 @@
-//! How a capability speaks on an answer that stays, beside the frames of its subscription.
+//! What a capability adds to a live response beside the frames of its subscription.
 
 use bytes::Bytes;
 use tidings_engine::deliver::Subscription;
@@ -7,85 +7,86 @@ use tidings_model::{Position, Timestamp};
 use super::feed::End;
 use crate::websocket::{Close, Code};
 
-/// A capability's manners towards one client. What it says is text: an event of an event stream, or the text of a
-/// WebSocket message, whichever the client reads.
+/// A capability's side of the conversation with one client. Its texts are events of an event stream, or the
+/// texts of WebSocket messages, whichever the client reads.
 pub trait FeedProtocol: Send {
-    /// Whether the client may hear what comes next. Asked before anything is taken for it, so it must be cheap.
+    /// Whether the client may still receive frames. Called before frames are taken, so it must be cheap.
     fn may_hear(&self) -> bool {
         true
     }
 
-    /// What is said when nothing was for a while. The client has been told of everything up to a position.
+    /// The text of a heartbeat; `None` for no heartbeat. The client has received everything up to `reached`.
     fn heartbeat(&mut self, _reached: Position) -> Option<Bytes> {
         None
     }
 
-    /// The client has had all there is, up to a position. Asked until it has.
+    /// Called when the client has received everything up to `reached`, until the result is not
+    /// [`CaughtUp::NotYet`].
     fn caught_up(&mut self, _reached: Position, _now: Timestamp) -> CaughtUp {
         CaughtUp::Silently
     }
 
-    /// The client has said something.
+    /// Handles a text message of the client.
     fn heard(&mut self, _text: &str, _now: Timestamp) -> Reply {
         Reply::Close(Close::new(Code::UNSUPPORTED_DATA, "nothing is read from this socket"))
     }
 
-    /// Until when a client that has not said anything yet may say where to begin; none when that is known.
+    /// Deadline of a client that may still say where to begin; `None` once that is decided.
     fn begins_at(&self) -> Option<Timestamp> {
         None
     }
 
-    /// Whether that time is over.
+    /// Whether that deadline has passed.
     fn is_due(&self, _now: Timestamp) -> bool {
         false
     }
 
-    /// It is over.
+    /// Called when the deadline has passed: decides where to begin.
     fn begin(&mut self, _now: Timestamp) -> Reply {
         Reply::Nothing
     }
 
-    /// The end: what is said last. The client can resume at a position.
+    /// The last texts before the end. The client can resume at `resume`.
     fn last_word(&mut self, end: End, _resume: Position, _lag: Option<u64>, _now: Timestamp) -> LastWord {
-        // A comment: whoever reads on after all learns why it ends.
+        // A comment, so that a slow reader that reads on learns why it was cut.
         let event = (end == End::Slow).then(|| Bytes::from_static(b": slow-consumer\n\n"));
         LastWord { event, message: None, close: end.close() }
     }
 }
 
-/// What comes of a client's having had all there is.
+/// How a client is told that it has caught up.
 pub enum CaughtUp {
-    /// There was more when it came.
+    /// It has not: there were events when it came that it has not received.
     NotYet,
-    /// Nothing.
+    /// It is not told.
     Silently,
-    /// It is told.
+    /// It is sent this text.
     Saying(Bytes),
 }
 
-/// What comes of what a client has said.
+/// The reaction to a message of the client.
 pub enum Reply {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// An answer.
+    /// Send a text.
     Say(Bytes),
-    /// It hears these words, and then a subscription.
+    /// Send some texts, and then a subscription.
     Begin(Vec<Bytes>, Subscription),
-    /// The end.
+    /// Close the connection.
     Close(Close),
 }
 
-/// What is said at the end.
+/// The last texts of a live response.
 pub struct LastWord {
-    /// On an event stream.
+    /// Sent on an event stream.
     pub event: Option<Bytes>,
-    /// To a WebSocket.
+    /// Sent to a WebSocket.
     pub message: Option<Bytes>,
-    /// To a WebSocket then.
+    /// Close frame of a WebSocket, sent after the message.
     pub close: Close,
 }
 
-/// Says what there is and nothing else.
+/// A protocol that adds nothing.
 pub struct Plain;
 
 impl FeedProtocol for Plain {}

@@ -1,8 +1,8 @@
-//! A feed on a socket of its own: being woken is the writing.
+//! A feed on a socket of its own, written directly by whoever wakes it.
 //!
-//! The subscription's waker is the socket itself. Whoever wakes it, the pump of a channel as a rule, sends what there is
-//! with one write, there and then; no task is scheduled for that. The one task of a socket waits until the client says
-//! something or goes, or can take more after it could not.
+//! The subscription's waker is the socket itself. Waking it, which the pump of a channel usually does, sends
+//! what is pending with one write on the waking task; no other task is scheduled. The socket's own task only
+//! waits until the client sends something or leaves, or the socket is writable again after it was full.
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
@@ -21,31 +21,31 @@ use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
 use super::outbox::{CHUNKS, Outbox};
 
-/// Somebody is sending.
+/// Flag: a thread is sending.
 const BUSY: u8 = 1;
-/// Look again before you stop sending.
+/// Flag: the sending thread must look once more before it stops.
 const AGAIN: u8 = 2;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 4096;
 
-/// A client's socket and what is fed to it.
+/// A client's socket and its feed.
 pub struct Socket {
     stream: TcpStream,
     clock: Arc<dyn Clock>,
     feed: Mutex<Feed>,
     sending: AtomicU8,
-    /// The kernel takes no more for now; the task waits for it.
+    /// Set while the kernel's send buffer is full; the task waits for it.
     blocked: AtomicBool,
-    /// The client has closed its side.
+    /// Set when the client has closed its side.
     left: AtomicBool,
-    /// The connection is of no use any more.
+    /// Set when the connection is to be dropped.
     over: AtomicBool,
     task: AtomicWaker,
 }
 
 impl Socket {
-    /// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
+    /// Drives a feed until it or the client ends. Both are released when this returns or is dropped.
     pub async fn serve(
         stream: TcpStream,
         feed: Feed,
@@ -64,7 +64,7 @@ impl Socket {
             task: AtomicWaker::new(),
         });
         let serving = Serving(socket.clone());
-        // Before anybody can end it: the head of the answer comes first.
+        // Sent before anything can end the feed: the head of the response comes first.
         socket.send();
         if let Some(at) = begins_at {
             LiveConnections::remind(&socket, at, socket.clock.clone());
@@ -73,7 +73,7 @@ impl Socket {
         serving.await;
     }
 
-    /// Sends what there is. A panic ends this connection: it must not reach whoever woke it, who wakes others as well.
+    /// Sends what is pending. A panic cuts this connection only: the waking task has others to wake.
     fn send(self: &Arc<Self>) {
         if catch_unwind(AssertUnwindSafe(|| self.send_in_turn())).is_err() {
             tracing::error!("a live answer panicked while it was sent; its connection is cut");
@@ -81,7 +81,7 @@ impl Socket {
         }
     }
 
-    /// If somebody else is at it, that one looks again.
+    /// Sends unless another thread is sending; that one looks once more.
     fn send_in_turn(self: &Arc<Self>) {
         if self.sending.fetch_or(BUSY | AGAIN, Ordering::SeqCst) & BUSY != 0 {
             return;
@@ -97,7 +97,7 @@ impl Socket {
                         self.blocked.store(true, Ordering::SeqCst);
                         self.task.wake();
                     }
-                    // Whoever has closed its side already need not be waited for.
+                    // A client that has closed its side need not be waited for.
                     Ok(Sent::LastWord) if self.left.load(Ordering::SeqCst) => self.finish(),
                     Ok(Sent::LastWord) => self.hang_up(),
                     Err(_) => self.finish(),
@@ -114,12 +114,12 @@ impl Socket {
         let mut room = limits::SEND_BYTES;
         loop {
             if room == 0 {
-                // The task finds the socket writable and goes on, after others had their turn.
+                // The task finds the socket writable and goes on, after other tasks had their turn.
                 return Ok(Sent::Blocked);
             }
             let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else { return Ok(Sent::All) };
             if outbox.is_empty() {
-                // Once is enough.
+                // The sending side is shut down only once.
                 let first = !std::mem::replace(&mut feed.hung_up, true);
                 return Ok(if first { Sent::LastWord } else { Sent::All });
             }
@@ -138,7 +138,7 @@ impl Socket {
         }
     }
 
-    /// One write of as much as there is.
+    /// Writes as much as possible with one system call.
     fn write(&self, outbox: &Outbox) -> io::Result<usize> {
         if let Some(piece) = outbox.only() {
             return self.stream.try_write(piece);
@@ -146,7 +146,7 @@ impl Socket {
         self.stream.try_write_vectored(outbox.fill(&mut [IoSlice::new(&[]); CHUNKS]))
     }
 
-    /// Takes what the client says, until it goes. One that has closed its side may still listen.
+    /// Reads from the client until it is gone. A client that has closed its side may still read.
     fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.stream.poll_read_ready(cx) {
@@ -176,33 +176,33 @@ impl Socket {
         }
     }
 
-    /// Says that nothing more comes, and waits for the client to close its side: closing ours while it still talks could
-    /// cost it what it has not read yet.
+    /// Shuts down the sending side and waits for the client to close its own: closing the socket while the
+    /// client still sends could discard data that it has not read yet.
     fn hang_up(&self) {
         if SockRef::from(&self.stream).shutdown(Shutdown::Write).is_err() {
             self.finish();
         }
     }
 
-    /// Ends the connection as soon as the task gets its turn.
+    /// Ends the connection as soon as the task runs.
     fn finish(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.task.wake();
     }
 
-    /// Also after a panic while sending: then it is only let go.
+    /// Locks the feed, ignoring poison: after a panic while sending it is only released.
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How far sending went.
+/// The result of sending.
 enum Sent {
-    /// All there is, for now.
+    /// Everything pending was sent.
     All,
-    /// The kernel takes no more for now.
+    /// The kernel's send buffer is full.
     Blocked,
-    /// All there will ever be.
+    /// Everything was sent, and nothing more will come.
     LastWord,
 }
 
@@ -236,7 +236,7 @@ impl LiveConnection for Socket {
     }
 }
 
-/// The task of a socket. When it is dropped, the feed is let go, and with it the last share in the socket.
+/// The task of a socket. Dropping it releases the feed, and with it the last reference to the socket.
 struct Serving(Arc<Socket>);
 
 impl Future for Serving {

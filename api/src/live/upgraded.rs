@@ -1,4 +1,4 @@
-//! A feed on what hyper gives after an upgrade: a WebSocket over TLS, or on a connection that was used before.
+//! A feed on an upgraded connection of hyper: a WebSocket over TLS, or on a connection that was used before.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::connections::{LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
 use super::outbox::CHUNKS;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 4096;
 
 struct UpgradedFeed {
@@ -25,7 +25,7 @@ struct UpgradedFeed {
     over: AtomicBool,
 }
 
-/// Sends a feed until it or the client ends. Nothing of either is left when this returns or is dropped.
+/// Drives a feed until it or the client ends. Both are released when this returns or is dropped.
 pub async fn serve(
     mut io: impl AsyncRead + AsyncWrite + Unpin,
     feed: Feed,
@@ -40,7 +40,7 @@ pub async fn serve(
     }
     live_connections.enter(shared.clone());
     let serving = Serving(shared);
-    // However it ends, it has ended.
+    // An error ends the connection like anything else.
     let _ = std::future::poll_fn(|cx| serving.0.poll(cx, Pin::new(&mut io))).await;
 }
 
@@ -55,12 +55,13 @@ impl UpgradedFeed {
             return Poll::Ready(Ok(()));
         }
         let reading = self.poll_read(cx, io.as_mut())?;
-        // When all is said, what the client still says is heard until it goes: it might not hear the end otherwise.
+        // After the end, the client is still read until it closes; otherwise it might not receive the last
+        // bytes.
         let _ = self.poll_write(cx, io)?;
         reading.map(Ok)
     }
 
-    /// Ready when the client has gone.
+    /// Ready when the client is gone.
     fn poll_read<T: AsyncRead>(&self, cx: &mut Context<'_>, mut io: Pin<&mut T>) -> Poll<io::Result<()>> {
         loop {
             let mut bytes = [0; READ_BYTES];
@@ -73,19 +74,19 @@ impl UpgradedFeed {
         }
     }
 
-    /// Ready when all is said.
+    /// Ready when everything was sent.
     fn poll_write<T: AsyncWrite>(&self, cx: &mut Context<'_>, mut io: Pin<&mut T>) -> Poll<io::Result<()>> {
         let mut feed = self.feed();
         loop {
             let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else {
-                // Nothing new: what was written must not wait.
+                // Nothing is pending, so what was written must be flushed.
                 ready!(io.as_mut().poll_flush(cx))?;
                 return Poll::Pending;
             };
             if outbox.is_empty() {
                 return if feed.hung_up { Poll::Pending } else { self.hang_up(cx, io, &mut feed) };
             }
-            // Together, if it can: through TLS each write is a record of its own.
+            // In one vectored write if possible: with TLS, each write is a record of its own.
             let written = match outbox.only() {
                 Some(piece) => io.as_mut().poll_write(cx, piece),
                 None => io.as_mut().poll_write_vectored(cx, outbox.fill(&mut [IoSlice::new(&[]); CHUNKS])),
@@ -112,7 +113,7 @@ impl UpgradedFeed {
         Poll::Pending
     }
 
-    /// Also after a panic while sending: then it is only let go.
+    /// Locks the feed, ignoring poison: after a panic while sending it is only released.
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,7 +140,7 @@ impl LiveConnection for UpgradedFeed {
     }
 }
 
-/// When it is dropped, the subscription is let go.
+/// Releases the subscription when dropped.
 struct Serving(Arc<UpgradedFeed>);
 
 impl Drop for Serving {

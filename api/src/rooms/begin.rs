@@ -1,25 +1,25 @@
-//! Where a client begins in a room. Pure, so that the table of cases can be tested as one.
+//! Decides where a client begins in a room. Pure, so that the table of cases can be tested as a whole.
 
 use serde_json::{Value, json};
 use tidings_rooms::{Bounds, Cursor, InvalidCursor};
 
 use super::encode::Info;
 
-/// Where a client wants to begin.
+/// Where a client asks to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// At what is new.
+    /// At the head: only new events.
     Head,
-    /// At the oldest that is kept.
+    /// At the oldest stored event.
     Oldest,
-    /// Where the server knows it has been.
+    /// After the last cursor that the server knows the device has seen.
     Last,
-    /// After an event; or with it, when it is to be sent again.
+    /// After an event; or at it, when an overlap is requested.
     After(Cursor),
 }
 
 impl Wish {
-    /// A cursor, or a word for a place.
+    /// Parses a cursor, or one of the words `head`, `oldest` and `last`.
     pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
         Ok(match text {
             "head" => Self::Head,
@@ -30,31 +30,31 @@ impl Wish {
     }
 }
 
-/// How a client has said where it wants to begin. It decides what becomes of a wish that cannot be met: a browser's
-/// `EventSource` never comes again after a status that says no.
+/// How a client has asked where to begin. It decides the default when that is impossible: a browser's
+/// `EventSource` does not reconnect after an error status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// `cursor=`, or nothing.
+    /// By `cursor=` in the query, or not at all.
     Parameter,
-    /// `Last-Event-ID`.
+    /// By `Last-Event-ID`.
     Header,
-    /// A `resume` on a WebSocket.
+    /// By a `resume` message on a WebSocket.
     Message,
 }
 
-/// What is to become of a client whose place is gone.
+/// What to do with a client whose cursor cannot be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStale {
-    /// It is refused.
+    /// Refuse it.
     Error,
-    /// It hears what is new.
+    /// Begin at the head.
     Head,
-    /// It hears all that is kept.
+    /// Begin at the oldest stored event.
     Oldest,
 }
 
 impl OnStale {
-    /// What is meant when nobody says.
+    /// The default, when the client does not say.
     pub fn of(channel: Channel) -> Self {
         match channel {
             Channel::Parameter => Self::Error,
@@ -63,41 +63,42 @@ impl OnStale {
     }
 }
 
-/// What is known of a room and a client when it comes.
+/// The state of a room and a client when it connects.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// The room.
+    /// The readable range of the room.
     pub bounds: Bounds,
-    /// The client sees nothing up to here: the room's floor, or where its membership began.
+    /// The client sees nothing up to this cursor: the room's floor, or where its membership began.
     pub floor: Cursor,
-    /// Where the client has been last.
+    /// The last cursor that the client has seen.
     pub last: Option<Cursor>,
-    /// Which server's rooms these are.
+    /// Epoch of the rooms.
     pub epoch: u64,
 }
 
 /// Where a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// It hears what comes after this.
+    /// The client gets the events after this cursor.
     pub after: Cursor,
-    /// Why it is not where it wanted to be.
+    /// Why this is not what the client asked for.
     pub because: Option<Missed>,
 }
 
-/// Why a wish cannot be met.
+/// Why a client cannot begin where it asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
-    /// What comes after this is gone, at least some of it.
+    /// Events after this cursor were removed.
     Compacted(Option<Cursor>),
-    /// This was never given out: the room was set back, or it is no cursor of this room.
+    /// The cursor was never assigned: the room was restored from a backup, or the cursor belongs to another
+    /// room.
     Future(Cursor),
-    /// It was no cursor at all.
+    /// The text is not a cursor.
     Unreadable,
 }
 
 impl Missed {
-    /// What the client is told in the stream.
+    /// The reason in the `infoEvent`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Compacted(_) => "compacted",
@@ -113,7 +114,7 @@ impl Missed {
         }
     }
 
-    /// The error in words.
+    /// The message of the error.
     pub fn message(self) -> &'static str {
         match self {
             Self::Compacted(_) => {
@@ -135,7 +136,7 @@ impl Missed {
 }
 
 impl Known {
-    /// The same when cursors may have been given since, up to another ceiling.
+    /// The same state with a higher ceiling, when cursors may have been assigned since.
     #[must_use]
     pub fn rising(&self, ceiling: Option<Cursor>) -> Self {
         let ceiling = ceiling.unwrap_or_default().max(self.bounds.ceiling);
@@ -160,7 +161,7 @@ impl Known {
         } else if cursor > self.bounds.ceiling.max(self.floor) {
             Missed::Future(cursor)
         } else {
-            // The event itself, if it is still there, is the first after the place just before it.
+            // The event itself, if it still exists, is the first one after the cursor just below it.
             let before =
                 Cursor::from(tidings_model::Position::new(cursor.position().get().saturating_sub(1)));
             return begin(if overlap { before.max(self.floor) } else { cursor });
@@ -168,7 +169,7 @@ impl Known {
         self.instead(missed, on_stale)
     }
 
-    /// Where a client begins that missed something.
+    /// Where a client begins that cannot begin where it asked.
     pub fn instead(&self, missed: Missed, on_stale: OnStale) -> Result<Beginning, Missed> {
         let head = self.bounds.head.max(self.floor);
         match on_stale {
@@ -178,10 +179,10 @@ impl Known {
         }
     }
 
-    /// What a client is told that missed something.
+    /// The `detail` for a client that cannot begin where it asked.
     pub fn detail(&self, missed: Missed) -> Value {
         let known = |cursor: Cursor| (cursor > Cursor::ZERO).then(|| cursor.to_string());
-        // What lies below the client's floor is nothing it may know of: to it the room begins there.
+        // A client must not learn of events below its floor: to it, the room begins there.
         let oldest = self.bounds.oldest.map(|oldest| oldest.max(self.floor));
         json!({
             "floor": known(self.floor),
@@ -194,7 +195,7 @@ impl Known {
 }
 
 impl Beginning {
-    /// What the client is told first.
+    /// The `infoEvent` that the client gets first.
     pub fn info(&self, known: &Known) -> Option<Info> {
         let because = self.because?;
         Some(Info { reason: because.reason(), cursor: self.after, detail: known.detail(because) })

@@ -1,4 +1,4 @@
-//! Events of a room as clients read them: server-sent events, or messages of a WebSocket.
+//! Encodes the events of a room as server-sent events or WebSocket messages.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use crate::sse::chunk;
 use crate::websocket::{Opcode, frame};
 use crate::wire::time;
 
-/// What a client reads.
+/// The wire format of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// An event stream.
+    /// Server-sent events.
     Events(Framing),
-    /// A WebSocket.
+    /// WebSocket messages.
     Messages,
 }
 
-/// Which kinds of events a client hears.
+/// A set of kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
 
 impl Kinds {
-    /// All of them.
+    /// All kinds.
     pub const ALL: Self = Self(0b111);
 
-    /// None yet.
+    /// No kinds.
     pub const NONE: Self = Self(0);
 
-    /// One more.
+    /// Adds a kind.
     #[must_use]
     pub fn with(self, kind: Kind) -> Self {
         Self(self.0 | Self::bit(kind))
     }
 
-    /// Whether it is among them.
+    /// Whether a kind is in the set.
     pub fn has(self, kind: Kind) -> bool {
         self.0 & Self::bit(kind) != 0
     }
@@ -54,28 +54,28 @@ impl Kinds {
     }
 }
 
-/// The names of all forms: readers of the same one share their frames.
+/// The names of all wire forms, by format and kinds. Readers of the same form share frames.
 const FORMS: [[&str; 8]; 3] = [
     ["e0", "e1", "e2", "e3", "e4", "e5", "e6", "e7"],
     ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"],
     ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"],
 ];
 
-/// How a room is written for those who read it alike.
+/// Encodes the events of a room for readers of the same format and kinds.
 pub struct RoomEncoder {
     dialect: Dialect,
     kinds: Kinds,
-    /// The room's id as JSON.
+    /// The id of the room as a JSON string.
     convo: Arc<str>,
 }
 
 impl RoomEncoder {
-    /// A room in some dialect, some kinds of events.
+    /// An encoder of some kinds of events of a room.
     pub fn new(room: &RoomId, dialect: Dialect, kinds: Kinds) -> Self {
         Self { dialect, kinds, convo: json!(room.as_str()).to_string().into() }
     }
 
-    /// The name of the form.
+    /// The name of the wire form.
     pub fn form(&self) -> &'static str {
         let dialect = match self.dialect {
             Dialect::Events(Framing::Plain) => 0,
@@ -85,7 +85,7 @@ impl RoomEncoder {
         FORMS[dialect][usize::from(self.kinds.0 & 0b111)]
     }
 
-    /// The fields that all events have, without braces.
+    /// Writes the fields that all events have, without braces.
     fn fields(&self, event: &Event, out: &mut BytesMut) {
         let (convo, at) = (&*self.convo, time::print(event.emitted_at));
         // Writing to memory does not fail.
@@ -94,7 +94,7 @@ impl RoomEncoder {
     }
 
     fn event(&self, event: &Event, out: &mut BytesMut) {
-        // What only those hear who are there is no place to resume at for a browser.
+        // A browser cannot resume at an ephemeral event, so it gets no id.
         if event.kind.is_durable() {
             let _ = writeln!(out, "id: {}", event.cursor);
         }
@@ -125,20 +125,20 @@ impl Encode for RoomEncoder {
             }
         }
         match self.dialect {
-            // An empty chunk would be the last.
+            // An empty chunk would end the body.
             Dialect::Events(Framing::Chunked) if !out.is_empty() => chunk(&out).into(),
             _ => out.freeze().into(),
         }
     }
 }
 
-/// What the server itself has to say in a room. Never stored, and no place to resume at for a browser.
+/// An `infoEvent` of the server. Never stored, and without an id, because a browser cannot resume at it.
 pub struct Info {
-    /// Why.
+    /// Reason for programs.
     pub reason: &'static str,
-    /// Where the client can resume.
+    /// Cursor at which the client can resume.
     pub cursor: Cursor,
-    /// What a program may want to know.
+    /// Details for programs.
     pub detail: Value,
 }
 
@@ -154,7 +154,7 @@ impl Info {
         })
     }
 
-    /// In a dialect, without framing.
+    /// Encodes the event without framing.
     pub fn write(&self, dialect: Dialect, room: &RoomId, now: Timestamp) -> Bytes {
         let mut json = self.json(room, now);
         match dialect {

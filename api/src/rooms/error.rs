@@ -1,4 +1,4 @@
-//! How rooms say no: `{"error","message","retryAfter"?,"detail"?}`, on every route of theirs.
+//! Error responses of rooms: `{"error","message","retryAfter"?,"detail"?}`, on all their routes.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tidings_rooms::{BadEvent, InvalidCursor, RoomError};
 use crate::error::{ApiError, Refused};
 use crate::wire::header as names;
 
-/// When to come again to a server that cannot just now.
+/// Retry delay when the server is temporarily unavailable.
 const UNAVAILABLE: Duration = Duration::from_secs(1);
 
-/// An answer that says no.
+/// An error response.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,
@@ -32,7 +32,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// One with a name for programs and a message for people.
+    /// An error with a name for programs and a message for people.
     pub fn new(status: StatusCode, error: &'static str, message: impl Display) -> Self {
         Self {
             status,
@@ -46,44 +46,44 @@ impl Refusal {
         }
     }
 
-    /// The request itself is wrong.
+    /// An error for a malformed request.
     pub fn invalid(message: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "InvalidRequest", message)
     }
 
-    /// There is more than there may be.
+    /// An error for a request that exceeds a size.
     fn too_large(message: impl Display) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PayloadTooLarge", message)
     }
 
-    /// Who asks may not do this.
+    /// An error for a caller without the right.
     pub fn forbidden(message: impl Display) -> Self {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
     }
 
-    /// Who asks does not belong to the room, or there is none and it may not know.
+    /// An error for a caller that is not a member, or must not learn that the room does not exist.
     pub fn not_member() -> Self {
         Self::new(StatusCode::FORBIDDEN, "NotMember", "not a member of this conversation")
     }
 
-    /// There is no such room.
+    /// An error for a room that does not exist.
     pub fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "ConvoNotFound", "there is no such conversation")
     }
 
-    /// A limit was hit.
+    /// Names the limit that was hit.
     #[must_use]
     pub fn over(self, limit: Limit) -> Self {
         Self { limit: Some(limit), ..self }
     }
 
-    /// The same for who may come again.
+    /// Tells the client when to retry.
     #[must_use]
     pub fn retrying(self, after: Duration) -> Self {
         Self { retry_after: Some(after), ..self }
     }
 
-    /// The same with what a program needs to go on.
+    /// Adds details for programs.
     #[must_use]
     pub fn detailed(self, detail: Value) -> Self {
         Self { detail: Some(Box::new(detail)), ..self }
@@ -95,7 +95,7 @@ impl Refusal {
     }
 }
 
-/// Seconds, as a number that JSON has.
+/// A duration in seconds, as a JSON number.
 pub fn seconds(duration: Duration) -> Value {
     json!(duration.as_millis() as f64 / 1000.0)
 }
@@ -121,7 +121,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What the parts say that rooms share with all others, in the words of rooms.
+/// Translates the errors that rooms share with other routes into the format of rooms.
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
         use StatusCode as S;

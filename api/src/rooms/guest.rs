@@ -1,4 +1,4 @@
-//! Who asks something of a room, and whether it may.
+//! Admits callers to rooms.
 
 use axum::http::StatusCode;
 use tidings_auth::{Action, Pass, Resource, Scope};
@@ -9,28 +9,29 @@ use super::error::Refusal;
 use crate::Api;
 use crate::credential::Caller;
 
-/// Somebody in a room.
+/// A caller that was admitted to a room.
 pub struct Guest {
     pub room: Room,
     pub user: UserId,
-    /// What lets it in, as long as it holds.
+    /// The pass of the caller, which may become invalid.
     pub pass: Pass,
-    /// Its membership, and whether that still counts. None for who manages rooms.
+    /// Membership of the caller, and the lease that tells whether it still holds. `None` for callers that
+    /// manage rooms.
     pub lease: Option<(Member, MembershipLease)>,
 }
 
-/// Somebody at the door.
+/// An authenticated caller that was not admitted to a room yet.
 pub struct Visitor {
     project: ProjectId,
-    /// The user, if it is one.
+    /// The user, if the credential names one.
     pub user: Option<UserId>,
-    /// Whether it manages rooms: it may enter every one.
+    /// Whether the caller manages rooms: it may enter every room.
     pub manages: bool,
-    /// What lets it in, as long as it holds.
+    /// The pass of the caller, which may become invalid.
     pub pass: Pass,
 }
 
-/// Validates a request, in the order in which it is told what is wrong: who it is, what it asks for, whether it may.
+/// Validates a request in the order in which errors are reported: authentication, parameters, authorisation.
 pub async fn admit<T>(
     caller: &Caller,
     project: &ProjectId,
@@ -51,20 +52,20 @@ pub async fn admit<T>(
 }
 
 impl Visitor {
-    /// Takes it to a room, if it may go there.
+    /// Admits the caller to a room, if it may enter.
     pub async fn into_room(self, api: &Api, room: &RoomId) -> Result<Guest, Refusal> {
         let Some(user) = self.user else {
             let message = "a room is for users: a token with `project` and `sub`";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "UserRequired", message));
         };
         let Some(room) = api.rooms.find(&self.project, room).await? else {
-            // Who may not enter does not learn whether there is a room.
+            // A caller that may not enter must not learn whether the room exists.
             return Err(if self.manages { Refusal::not_found() } else { Refusal::not_member() });
         };
         if self.manages {
             return Ok(Guest { room, user, pass: self.pass, lease: None });
         }
-        // First the lease: if the membership ends after it was looked at, the lease knows.
+        // The lease first: if the membership ends after it was read, the lease notices.
         let lease = api.rooms.attend(&room, &user);
         let member = api.rooms.member(&room, &user).await?.ok_or_else(Refusal::not_member)?;
         Ok(Guest { room, user, pass: self.pass, lease: Some((member, lease)) })

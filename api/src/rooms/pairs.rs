@@ -1,4 +1,4 @@
-//! What an address says: the room in its path, the pairs of its query.
+//! Extracts the room of a path and the parameters of a query.
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
@@ -9,7 +9,7 @@ use super::error::Refusal;
 use crate::path::Segments;
 use crate::wire::query;
 
-/// The project and the room that a path names. The room's id is validated later, when it is known who asks.
+/// The project and the room that a path names. The room's id is validated later, after authentication.
 pub struct RoomPath(pub ProjectId, pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for RoomPath {
@@ -22,22 +22,22 @@ impl<S: Send + Sync> FromRequestParts<S> for RoomPath {
     }
 }
 
-/// The pairs of a query. Those that nobody asks for do not matter.
+/// The parameters of a query. Unknown ones are ignored.
 pub struct Pairs(Vec<(String, String)>);
 
 impl Pairs {
-    /// Those of an address.
+    /// Parses the query of an address.
     pub fn of(uri: &Uri) -> Result<Self, Refusal> {
         let pairs = Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
         Ok(Self(pairs.0))
     }
 
-    /// The value of a name, which is there at most once.
+    /// The value of a parameter that may occur at most once.
     pub fn once(&self, name: &str) -> Result<Option<&str>, Refusal> {
         Ok(query::once(&self.0, name)?)
     }
 
-    /// Whether something is wanted.
+    /// Whether a flag is set; the default is false.
     pub fn flag(&self, name: &str) -> Result<bool, Refusal> {
         match self.once(name)? {
             None | Some("0" | "false") => Ok(false),

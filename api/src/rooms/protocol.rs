@@ -1,4 +1,5 @@
-//! How a room speaks to somebody who stays: heartbeats, why it ends, and what a WebSocket client may say.
+//! The protocol of live readers of a room: heartbeats, the reason of the end, and messages of WebSocket
+//! clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,56 +18,57 @@ use super::error::seconds;
 use crate::live::{CaughtUp, End, FeedProtocol, LastWord, Reply};
 use crate::websocket::{Close, Code};
 
-/// When a client may come again whom nothing is wrong with, in milliseconds. Not all at once.
+/// Range of the random delay after which a client should reconnect, in milliseconds; spreads the load of a
+/// restart.
 const RETRY_MS: std::ops::RangeInclusive<u64> = 250..=1000;
-/// How long a WebSocket client may take to say where it wants to begin.
+/// Time in which a WebSocket client may say where to begin.
 pub const RESUME_TIME: Duration = Duration::from_secs(1);
 
-/// The end of a WebSocket whose place in the room is gone.
+/// Close code: the cursor cannot be resumed.
 const GONE: u16 = 4410;
-/// Of one that was too slow.
+/// Close code: the client was too slow.
 const SLOW: u16 = 4409;
-/// Of one that is no member any more.
+/// Close code: the client is not a member any more.
 const NOT_MEMBER: u16 = 4403;
-/// Of one whose token does not count any more.
+/// Close code: the token is no longer valid.
 const NO_TOKEN: u16 = 4401;
 
-/// When a client may come again whom nothing is wrong with.
+/// A random delay after which a client should reconnect.
 pub fn come_again(rng: &Rng) -> Duration {
     Duration::from_millis(rng.within(RETRY_MS))
 }
 
-/// Somebody who listens to a room.
+/// A live reader of a room.
 pub struct Listener {
     pub rooms: Rooms,
     pub room: Room,
     pub user: UserId,
-    /// Under what its place is remembered.
+    /// The device under which its read receipts are stored.
     pub device: DeviceId,
-    /// Under what it is known if it is too slow.
+    /// Key of its limits and cool-downs.
     pub key: ReaderKey,
-    /// Its membership; none for who manages.
+    /// Lease of its membership; `None` for callers that manage rooms.
     pub lease: Option<MembershipLease>,
     pub dialect: Dialect,
     pub kinds: Kinds,
     pub known: Known,
     pub on_stale: Option<OnStale>,
     pub overlap: bool,
-    /// Whether it has said where to begin in a way that counts for more than a `resume`.
+    /// Whether it has said where to begin in a way that takes precedence over a `resume` message.
     pub is_decided: bool,
-    /// Whether it may have been told with a status that it missed something, and not in the stream yet.
+    /// Whether it may be marked as refused because its events were removed, see `ReaderLimits::mark_compacted`.
     pub may_be_marked: bool,
-    /// Whether it wants to be told when it has had all.
+    /// Whether it asked for an `infoEvent` when it has caught up.
     pub tells_caught_up: bool,
     pub rng: Arc<Rng>,
-    /// Counts its streams.
+    /// Counts as one of the user's streams.
     pub _permit: ReaderPermit,
 }
 
 impl Listener {
-    /// What it is told first.
+    /// The first texts that it gets.
     pub fn greeting(&self, beginning: &Beginning, now: Timestamp) -> Vec<Bytes> {
-        // Where it begins is its place until it hears something.
+        // The place where it begins is where it resumes until it receives an event.
         let place = match self.dialect {
             Dialect::Events(_) => {
                 let retry = come_again(&self.rng).as_millis();
@@ -78,19 +80,19 @@ impl Listener {
         place.into_iter().chain(info).collect()
     }
 
-    /// What it hears.
+    /// Subscribes it to the room.
     pub fn listen(&self, beginning: &Beginning) -> Subscription {
         let encoder = RoomEncoder::new(&self.room.id, self.dialect, self.kinds);
         let form = encoder.form();
         self.rooms.listen(&self.room, &self.known.bounds, beginning.after, form, Arc::new(encoder))
     }
 
-    /// In the protocol of who has decided where to begin.
+    /// The protocol of a reader for which it is decided where to begin.
     pub fn begun(self) -> Box<dyn FeedProtocol> {
         Box::new(Talk { listener: self, waiting: None, told: Position::ZERO })
     }
 
-    /// In the protocol of who may still say where.
+    /// The protocol of a reader that may still say where to begin.
     pub fn waiting(self, otherwise: Beginning, now: Timestamp) -> Box<dyn FeedProtocol> {
         Box::new(Talk { listener: self, waiting: Some((otherwise, now + RESUME_TIME)), told: Position::ZERO })
     }
@@ -102,13 +104,13 @@ impl Listener {
 
 struct Talk {
     listener: Listener,
-    /// Where it begins if it does not say, and until when it may.
+    /// Where it begins if it does not say, and its deadline to say so.
     waiting: Option<(Beginning, Timestamp)>,
-    /// The last place that a heartbeat has told.
+    /// The last position that a heartbeat contained.
     told: Position,
 }
 
-/// What a WebSocket client may say.
+/// A message of a WebSocket client.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Said {
@@ -121,13 +123,13 @@ fn close(number: u16, reason: &str) -> Close {
     Close::new(Code::new(number).unwrap_or(Code::POLICY_VIOLATION), reason)
 }
 
-/// The client has said what it may not.
+/// Closes the connection of a client that sent an invalid message.
 fn violation(reason: &str) -> Reply {
     Reply::Close(Close::new(Code::POLICY_VIOLATION, reason))
 }
 
 impl Talk {
-    /// Begins where the client did not say otherwise.
+    /// Begins at the default place, because the client did not say where.
     fn start_unasked(&self, beginning: Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
         let Listener { rooms, key, may_be_marked, .. } = &self.listener;
         let is_marked = *may_be_marked && rooms.reader_limits().take_mark(key);
@@ -150,7 +152,7 @@ impl Talk {
         }
         let Listener { rooms, room, known, on_stale, overlap, .. } = &self.listener;
         let on_stale = on_stale.unwrap_or(OnStale::of(Channel::Message));
-        // It may have heard elsewhere what was written since it came.
+        // The client may have received events elsewhere that were written since it connected.
         let known = known.rising(rooms.ceiling(room));
         match known.choose(wish, *overlap, on_stale) {
             Ok(beginning) => self.start(&beginning, None, now),
@@ -158,16 +160,16 @@ impl Talk {
         }
     }
 
-    /// Whether it is known to be no member any more.
+    /// Whether its membership has been revoked.
     fn is_removed(&self) -> bool {
         self.listener.lease.as_ref().is_some_and(MembershipLease::is_revoked)
     }
 
-    /// What is said last, in the stream.
+    /// The `infoEvent` at the end, and the delay after which to reconnect.
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
         let Listener { rooms, key, rng, known, .. } = &self.listener;
         let soon = come_again(rng);
-        // Who has not begun yet has not been anywhere.
+        // A client that has not begun yet resumes where it would have begun.
         let cursor = self.waiting.as_ref().map_or(resume.into(), |(beginning, _)| beginning.after);
         let (reason, detail, retry) = match end {
             End::Slow => {
@@ -182,7 +184,7 @@ impl Talk {
             }
             End::Revoked => ("token-expired", json!({ "status": 401 }), soon),
             End::Expelled if self.is_removed() => ("membership-revoked", json!({ "status": 403 }), soon),
-            // Also who was to be removed and perhaps was not: it may come again to see.
+            // Also a client whose removal is uncertain: it may reconnect to find out.
             End::Draining | End::Failed | End::Expelled => {
                 ("server-restart", json!({ "retryAfter": seconds(soon) }), soon)
             }
@@ -200,7 +202,8 @@ impl FeedProtocol for Talk {
 
     fn heartbeat(&mut self, reached: Position) -> Option<Bytes> {
         const ALIVE: &[u8] = b": keep-alive\n\n";
-        // Who hears only some of what happens is told how far all has come: an id without data moves its place.
+        // A client that filters events is told how far the room has come: an id without data moves its
+        // `Last-Event-ID`.
         if self.listener.kinds == Kinds::ALL || reached <= self.told {
             return Some(Bytes::from_static(ALIVE));
         }
@@ -243,7 +246,7 @@ impl FeedProtocol for Talk {
     }
 
     fn is_due(&self, now: Timestamp) -> bool {
-        // A clock that was set back does not make it wait longer.
+        // A clock that was set back does not make the wait longer.
         self.waiting.as_ref().is_some_and(|(_, until)| now >= *until || until.since(now) > RESUME_TIME)
     }
 

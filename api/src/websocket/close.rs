@@ -1,4 +1,4 @@
-//! How a connection ends: close codes, close frames, and who has said what.
+//! The closing handshake: close codes and close frames.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_model::Timestamp;
@@ -6,37 +6,37 @@ use tidings_model::Timestamp;
 use super::Violation;
 use super::frame::{self, CONTROL_BYTES, Opcode};
 
-/// Bytes that a reason may have beside its code.
+/// Maximum bytes of the reason of a close frame.
 pub const REASON_BYTES: usize = CONTROL_BYTES - 2;
 
-/// A close code that may be sent.
+/// A close code that may be sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Code(u16);
 
 impl Code {
-    /// Done with what it was for.
+    /// The purpose of the connection is fulfilled.
     pub const NORMAL: Self = Self(1000);
     /// The server stops, or the browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     pub const PROTOCOL_ERROR: Self = Self(1002);
-    /// A kind of message that is not taken here.
+    /// A kind of message that is not accepted.
     pub const UNSUPPORTED_DATA: Self = Self(1003);
-    /// A message that is not what it says, as text that is not UTF-8.
+    /// A message with invalid data, such as text that is not UTF-8.
     pub const INVALID_DATA: Self = Self(1007);
-    /// Something that is not allowed.
+    /// The peer violated a policy.
     pub const POLICY_VIOLATION: Self = Self(1008);
-    /// A message that is too big.
+    /// A message is too big.
     pub const TOO_BIG: Self = Self(1009);
-    /// The server could not.
+    /// The server failed.
     pub const INTERNAL_ERROR: Self = Self(1011);
-    /// The server starts again; come back.
+    /// The server restarts; the client should reconnect.
     pub const SERVICE_RESTART: Self = Self(1012);
-    /// The server has too much to do; come back later.
+    /// The server is overloaded; the client should reconnect later.
     pub const TRY_AGAIN_LATER: Self = Self(1013);
 
-    /// A code from the wire. Refuses those that only describe what happened (1005, 1006, 1015), those that
-    /// mean nothing yet, and all outside 1000 to 4999.
+    /// Parses a code from the wire. Refuses reserved codes that must not be sent (1005, 1006, 1015),
+    /// undefined codes, and all outside 1000 to 4999.
     pub const fn new(number: u16) -> Option<Self> {
         match number {
             1000..=1003 | 1007..=1014 | 3000..=4999 => Some(Self(number)),
@@ -44,13 +44,13 @@ impl Code {
         }
     }
 
-    /// Its number.
+    /// The number of the code.
     pub const fn number(self) -> u16 {
         self.0
     }
 }
 
-/// What a close frame says.
+/// The content of a close frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
     code: Code,
@@ -58,7 +58,7 @@ pub struct Close {
 }
 
 impl Close {
-    /// A code and a reason for people. What does not fit into a frame is cut off.
+    /// A code and a reason for people. A reason that does not fit is truncated.
     pub fn new(code: Code, reason: &str) -> Self {
         let mut end = reason.len().min(REASON_BYTES);
         while !reason.is_char_boundary(end) {
@@ -67,7 +67,7 @@ impl Close {
         Self { code, reason: reason[..end].into() }
     }
 
-    /// Reads a close frame's payload, which may be empty.
+    /// Parses the payload of a close frame, which may be empty.
     pub fn read(payload: &[u8]) -> Result<Option<Self>, Violation> {
         let Some((number, reason)) = payload.split_first_chunk::<2>() else {
             return if payload.is_empty() { Ok(None) } else { Err(Violation::CloseTooShort) };
@@ -88,7 +88,7 @@ impl Close {
         &self.reason
     }
 
-    /// The frame that says so.
+    /// Encodes the close frame.
     pub fn frame(&self) -> Bytes {
         let mut payload = BytesMut::with_capacity(2 + self.reason.len());
         payload.put_u16(self.code.number());
@@ -97,33 +97,33 @@ impl Close {
     }
 }
 
-/// How far the closing handshake is.
+/// The state of the closing handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
-    /// Nobody has said anything.
+    /// Neither side has closed.
     Open,
-    /// We have; the peer has until the deadline to answer.
+    /// We have sent a close frame and wait for the answer.
     Asked {
-        /// When we have.
+        /// Time at which it was sent.
         since: Timestamp,
     },
-    /// All is said. Nothing is read any more, and nothing written but what is owed.
+    /// The handshake is complete. Nothing is read any more, and only pending frames are written.
     Done,
 }
 
 impl Closing {
-    /// We want to end. Gives the frame to send, unless the end has begun already.
+    /// Begins to close. Returns the frame to send, unless the handshake has begun already.
     pub fn ask(&mut self, close: &Close, now: Timestamp) -> Option<Bytes> {
         let Self::Open = self else { return None };
         *self = Self::Asked { since: now };
         Some(close.frame())
     }
 
-    /// The peer has sent a close frame. Gives the answer, unless ours is on its way: then both have closed
-    /// at once or the peer has answered, and either way that was all.
+    /// Handles a close frame of the peer. Returns the answer, unless our own close frame was sent: then both
+    /// sides have closed.
     pub fn heard(&mut self, close: Option<&Close>) -> Option<Bytes> {
         match std::mem::replace(self, Self::Done) {
-            // The code goes back, the reason does not: the peer knows it.
+            // The answer repeats the code, but not the reason, which the peer knows.
             Self::Open => Some(match close {
                 Some(close) => Close::new(close.code, "").frame(),
                 None => frame::frame(Opcode::Close, &[]),
@@ -132,7 +132,7 @@ impl Closing {
         }
     }
 
-    /// The peer broke a rule. Gives the frame that says which, unless ours is on its way.
+    /// Handles a violation. Returns the close frame that names it, unless ours was sent already.
     pub fn fail(&mut self, violation: Violation) -> Option<Bytes> {
         match std::mem::replace(self, Self::Done) {
             Self::Open => Some(Close::new(violation.code(), &violation.to_string()).frame()),

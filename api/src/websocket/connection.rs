@@ -1,7 +1,7 @@
-//! One WebSocket after its handshake, without the socket.
+//! A WebSocket connection after its handshake, without I/O.
 //!
-//! Whoever has the socket gives what it reads to [`Connection::feed`], asks [`Connection::tick`] when time has
-//! passed, writes what [`Connection::outgoing`] gives, between two whole frames of its own, and lets go of the
+//! The transport passes what it reads to [`Connection::feed`], calls [`Connection::tick`] when time has
+//! passed, writes what [`Connection::outgoing`] returns, between complete frames of its own, and drops the
 //! socket when [`Connection::is_over`].
 
 use bytes::Bytes;
@@ -13,46 +13,46 @@ use super::keep_alive::{Check, KeepAlive, Patience};
 use super::message::{Message, Reader, Text};
 use super::{Limits, Violation};
 
-/// What a peer did.
+/// An event of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It sent a text.
+    /// The peer sent a text message.
     Text(Text),
-    /// It sent bytes.
+    /// The peer sent a binary message.
     Binary(Bytes),
-    /// It asked whether we are there. The answer is owed already.
+    /// The peer sent a ping. The pong is pending already.
     Ping(Bytes),
-    /// It is there. The payload of a ping of ours is the moment it was sent, in milliseconds since 1970.
+    /// The peer sent a pong. The payload of our pings is their time, in milliseconds since 1970.
     Pong(Bytes),
-    /// It closed, or answered our close, with this to say if anything. No further event comes.
+    /// The peer closed, or answered our close. No further event comes.
     Closed(Option<Close>),
-    /// It broke a rule, which the close frame that is owed tells it. No further event comes.
+    /// The peer violated the protocol. A close frame that says so is pending. No further event comes.
     Failed(Violation),
 }
 
-/// What time has brought about.
+/// The result of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tick {
-    /// Write what is owed, and ask again at that moment.
+    /// Write what is pending, and call again at that moment.
     Wait(Timestamp),
-    /// Write what is owed, if it can be written at once, and let go of the socket.
+    /// Write what is pending, if it can be written at once, and drop the socket.
     Over(Why),
 }
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// All was said.
+    /// The closing handshake is complete.
     Closed,
-    /// Nothing was heard, not even after a ping.
+    /// The peer was silent, even after a ping.
     Silent,
-    /// Our close frame was not answered.
+    /// The peer did not answer our close frame.
     CloseUnanswered,
-    /// The peer broke a rule.
+    /// The peer violated the protocol.
     Failed(Violation),
 }
 
-/// A WebSocket that is open or about to end.
+/// A WebSocket connection that is open or closing.
 ///
 /// ```
 /// use tidings_api::websocket::{Connection, Event, Limits, Patience};
@@ -75,15 +75,15 @@ pub enum Why {
 pub struct Connection {
     limits: Limits,
     reader: Reader,
-    /// Since when something is half received.
+    /// Time since when a message is incomplete.
     incomplete: Option<Timestamp>,
     keep_alive: KeepAlive,
     closing: Closing,
     owed: Owed,
 }
 
-/// What is to be written. A place for each kind, so that a flood of pings makes nothing grow: the last one is
-/// answered, which answers those before it.
+/// Pending frames. There is one slot for each kind, so that a flood of pings needs no memory: the pong for
+/// the last one answers those before it, too.
 #[derive(Debug, Default)]
 struct Owed {
     pong: Option<Bytes>,
@@ -104,8 +104,8 @@ impl Connection {
         }
     }
 
-    /// Takes what was read from the front of `input` up to the next event. To be called until it gives none;
-    /// then `input` is empty, and what is not complete is remembered.
+    /// Consumes `input` up to the next event. Must be called until it returns `None`; then `input` is empty,
+    /// and an incomplete message is remembered.
     pub fn feed(&mut self, input: &mut &[u8], now: Timestamp) -> Option<Event> {
         if !input.is_empty() {
             self.keep_alive.heard(now);
@@ -125,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// The next frame to write, whole. Nothing follows a close frame.
+    /// The next complete frame to write. Nothing follows a close frame.
     pub fn outgoing(&mut self) -> Option<Bytes> {
         let Owed { pong, ping, close } = &mut self.owed;
         if let Some(payload) = pong.take() {
@@ -137,7 +137,7 @@ impl Connection {
         close.take()
     }
 
-    /// Sees to what depends on time: pings, and giving up on a peer that is silent, slow with a message, or
+    /// Handles the passing of time: sends pings, and gives up a peer that is silent, slow with a message, or
     /// does not answer a close.
     pub fn tick(&mut self, now: Timestamp) -> Tick {
         match &mut self.closing {
@@ -166,12 +166,13 @@ impl Connection {
         }
         match check {
             Check::Wait(due) => Tick::Wait(deadline.map_or(due, |deadline| due.min(deadline))),
-            // A question takes time to be answered, so there is no second one in the same moment.
+            // An answer takes time, so there is no second ping at the same moment.
             Check::Dead | Check::Ping(_) => self.end(Why::Silent),
         }
     }
 
-    /// Begins to close. The frame is owed; the peer's answer, or the lack of it, ends the connection.
+    /// Begins to close. The close frame is pending; the connection ends with the peer's answer, or when it
+    /// does not come.
     pub fn close(&mut self, close: &Close, now: Timestamp) {
         if let Some(frame) = self.closing.ask(close, now) {
             self.owed.close = Some(frame);
@@ -183,7 +184,7 @@ impl Connection {
         self.closing == Closing::Open
     }
 
-    /// Whether all is said and handed out to be written, so that the socket can go.
+    /// Whether the closing handshake is complete and nothing is pending, so that the socket can be dropped.
     pub fn is_over(&self) -> bool {
         let Owed { pong, ping, close } = &self.owed;
         self.closing == Closing::Done && pong.is_none() && ping.is_none() && close.is_none()
@@ -200,7 +201,7 @@ impl Connection {
                 Event::Binary(bytes)
             }
             Message::Ping(payload) => {
-                // A close frame of ours may be out already, and is the last that we send.
+                // Our close frame may have been sent already, and nothing may follow it.
                 if self.is_open() {
                     self.owed.pong = Some(payload.clone());
                 }
@@ -224,14 +225,14 @@ impl Connection {
         Event::Failed(violation)
     }
 
-    /// All is said but for this.
+    /// Ends the connection after a last frame.
     fn done(&mut self, last: Option<Bytes>) {
         self.owed.close = last.or(self.owed.close.take());
         self.reader = Reader::new();
         self.incomplete = None;
     }
 
-    /// There is nobody to say anything to.
+    /// Ends the connection without a last frame, because the peer is gone.
     fn end(&mut self, why: Why) -> Tick {
         self.closing = Closing::Done;
         self.owed = Owed::default();
@@ -239,7 +240,7 @@ impl Connection {
         Tick::Over(why)
     }
 
-    /// Bytes that buffers take now.
+    /// Bytes allocated by buffers.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.reader.held()

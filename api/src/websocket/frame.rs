@@ -1,7 +1,7 @@
-//! Frames: how ours are written and how a client's are read, from whatever pieces they come in.
+//! Frames: encodes those of the server and decodes those of a client, from whatever pieces they come in.
 //!
-//! A payload that goes to many is written once: [`header`] for its length, then the shared payload, or
-//! [`frame`] for both in one piece. [`Decoder`] holds a header at most, never a payload.
+//! A payload for many readers is encoded once: [`header`] for its length, then the shared payload, or
+//! [`frame`] for both in one buffer. [`Decoder`] buffers a header at most, never a payload.
 
 use std::ops::Deref;
 
@@ -9,26 +9,26 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{Limits, Violation, mask::Mask};
 
-/// Bytes that the payload of a control frame may have.
+/// Maximum bytes of the payload of a control frame.
 pub const CONTROL_BYTES: usize = 125;
 
 /// Bytes of the longest header of a client: two, eight of length, four of mask.
 const HEADER_BYTES: usize = 14;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
-    /// More of the message that has begun.
+    /// A further fragment of a message.
     Continuation,
-    /// A text, or its beginning.
+    /// A text message, or its first fragment.
     Text,
-    /// Bytes, or their beginning.
+    /// A binary message, or its first fragment.
     Binary,
-    /// The end.
+    /// Closes the connection.
     Close,
-    /// A question whether somebody is there.
+    /// Asks the peer for a pong.
     Ping,
-    /// The answer to it.
+    /// Answers a ping.
     Pong,
 }
 
@@ -46,7 +46,7 @@ impl Opcode {
         })
     }
 
-    /// Its number.
+    /// The number of the opcode.
     pub const fn number(self) -> u8 {
         match self {
             Self::Continuation => 0x0,
@@ -58,13 +58,14 @@ impl Opcode {
         }
     }
 
-    /// Close, ping or pong: short, whole, and allowed between the fragments of a message.
+    /// Whether it is close, ping or pong: short, not fragmented, and allowed between the fragments of a
+    /// message.
     pub const fn is_control(self) -> bool {
         matches!(self, Self::Close | Self::Ping | Self::Pong)
     }
 }
 
-/// The bytes before a payload of ours.
+/// The encoded header of a frame of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderBytes {
     bytes: [u8; 10],
@@ -79,7 +80,7 @@ impl Deref for HeaderBytes {
     }
 }
 
-/// The header of an unmasked, whole message of so many bytes.
+/// Encodes the header of an unmasked, unfragmented message of `len` bytes.
 ///
 /// Panics when a control frame would be longer than [`CONTROL_BYTES`].
 pub fn header(opcode: Opcode, len: usize) -> HeaderBytes {
@@ -105,7 +106,7 @@ pub fn header(opcode: Opcode, len: usize) -> HeaderBytes {
     HeaderBytes { bytes, len: taken }
 }
 
-/// A whole message of ours as one unmasked frame.
+/// Encodes a message as one unmasked frame.
 ///
 /// Panics when a control frame would be longer than [`CONTROL_BYTES`].
 pub fn frame(opcode: Opcode, payload: &[u8]) -> Bytes {
@@ -129,27 +130,27 @@ const LENGTH_64: u8 = 127;
 pub enum Fragment {
     /// The last frame of its message, or the only one.
     Final,
-    /// More of the message follows.
+    /// More fragments of the message follow.
     More,
 }
 
-/// What the header of a client's frame says.
+/// The decoded header of a client's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// Type of the frame.
     pub opcode: Opcode,
     /// Whether more fragments follow.
     pub fragment: Fragment,
-    /// Bytes of its payload.
+    /// Bytes of the payload.
     pub len: usize,
 }
 
-/// A part of a frame: its header, then pieces of its payload until nothing is left of it.
+/// A part of a frame: its header, then pieces of its payload until it is complete.
 #[derive(Debug)]
 pub enum Part<'b> {
-    /// A frame begins.
+    /// The header of the next frame.
     Header(Header),
-    /// A piece of its payload. There is at least one, if only an empty one.
+    /// A piece of the payload. There is at least one; that of an empty payload is empty.
     Payload(Piece<'b>),
 }
 
@@ -158,7 +159,7 @@ pub enum Part<'b> {
 pub struct Piece<'b> {
     bytes: &'b [u8],
     mask: Mask,
-    /// Bytes of the payload that follow this piece.
+    /// Bytes of the payload after this piece.
     pub left: usize,
 }
 
@@ -173,7 +174,7 @@ impl Piece<'_> {
         self.bytes.is_empty()
     }
 
-    /// Appends the piece, unmasked.
+    /// Unmasks the piece and appends it.
     pub fn unmask_onto(&self, buffer: &mut Vec<u8>) {
         let start = buffer.len();
         buffer.extend_from_slice(self.bytes);
@@ -181,16 +182,16 @@ impl Piece<'_> {
     }
 }
 
-/// Reads a client's frames.
+/// Decodes a client's frames.
 #[derive(Debug)]
 pub struct Decoder {
     head: [u8; HEADER_BYTES],
-    /// Bytes of the header that are there.
+    /// Bytes of the header received so far.
     have: u8,
     payload: Option<Payload>,
 }
 
-/// A payload that is being read.
+/// A payload that is being received.
 #[derive(Clone, Copy, Debug)]
 struct Payload {
     mask: Mask,
@@ -203,14 +204,14 @@ impl Decoder {
         Self { head: [0; HEADER_BYTES], have: 0, payload: None }
     }
 
-    /// Whether a frame has begun and is not complete.
+    /// Whether a frame is incomplete.
     pub fn is_within_frame(&self) -> bool {
         self.have > 0 || self.payload.is_some()
     }
 
-    /// The next part. Takes from the front of `input` what it needs; `None` when that is all of it.
+    /// Decodes the next part. Consumes `input` from the front; `None` when it is used up.
     ///
-    /// What is wrong is told with the first byte that shows it, so nothing is awaited in vain.
+    /// A violation is reported at the first byte that shows it, so that no further bytes are waited for.
     pub fn next<'b>(&mut self, input: &mut &'b [u8], limits: &Limits) -> Result<Option<Part<'b>>, Violation> {
         if let Some(payload) = &mut self.payload {
             if input.is_empty() && payload.left > 0 {
@@ -251,7 +252,7 @@ impl Default for Decoder {
     }
 }
 
-/// Up to so many bytes from the front.
+/// Takes up to `most` bytes from the front.
 fn take<'b>(input: &mut &'b [u8], most: usize) -> &'b [u8] {
     let (taken, rest) = input.split_at(most.min(input.len()));
     *input = rest;
@@ -259,14 +260,14 @@ fn take<'b>(input: &mut &'b [u8], most: usize) -> &'b [u8] {
 }
 
 enum ParsedHeader {
-    /// The next that can be validated is at so many bytes.
+    /// More can be decoded once `need` bytes are there.
     Incomplete {
         need: usize,
     },
     Complete(Header, Mask),
 }
 
-/// Validates a header by the bytes that are there.
+/// Decodes and validates a header as far as it was received.
 fn parse_header(head: &[u8], limits: &Limits) -> Result<ParsedHeader, Violation> {
     let &[first, ref rest @ ..] = head else { return Ok(ParsedHeader::Incomplete { need: 1 }) };
     if first & RESERVED != 0 {
@@ -309,7 +310,7 @@ fn parse_header(head: &[u8], limits: &Limits) -> Result<ParsedHeader, Violation>
     Ok(ParsedHeader::Complete(Header { opcode, fragment, len }, Mask::new(*key)))
 }
 
-/// A length that is not shorter than what its form is for, and not beyond 63 bits.
+/// Checks that a length needs its encoding and has at most 63 bits.
 fn minimal(len: u64, least: u64) -> Result<u64, Violation> {
     match len {
         short if short < least => Err(Violation::LengthNotMinimal),

@@ -1,4 +1,4 @@
-//! The handshake: may this request become a WebSocket, and the answer that makes it one.
+//! The handshake: validates a request for a WebSocket, and builds the answer.
 
 use axum::http::header::{
     ALLOW, CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
@@ -14,10 +14,10 @@ use tidings_model::limits;
 
 use crate::error::ApiError;
 
-/// What a server combines the key with, so that the answer shows that it knows WebSockets.
+/// Constant of RFC 6455 that is hashed with the key, which proves that the server understood the request.
 const ACCEPT_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A request that may become a WebSocket.
+/// A validated request for a WebSocket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upgrade {
     accept: HeaderValue,
@@ -25,13 +25,13 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Validates a request, and chooses the first subprotocol the client offers that is among `ours`. A client
-    /// that offers only others gets none, and decides by itself whether it wants to go on.
+    /// Validates a request and selects the first subprotocol offered by the client that is among `ours`. If
+    /// there is none, the answer names none, and the client decides whether to go on.
     pub fn validate(request: &request::Parts, ours: &[&'static str]) -> Result<Self, ApiError> {
         Self::judge_head(&request.method, request.version, &request.headers, ours)
     }
 
-    /// The same, for a request that is not in parts.
+    /// The same as [`Upgrade::validate`], for a request that is not split into parts.
     pub fn judge_head(
         method: &Method,
         version: Version,
@@ -61,7 +61,7 @@ impl Upgrade {
         Ok(Self { accept, protocol: choose(headers, ours)? })
     }
 
-    /// The subprotocol that was chosen.
+    /// The selected subprotocol.
     pub fn protocol(&self) -> Option<&'static str> {
         self.protocol
     }
@@ -78,7 +78,7 @@ impl Upgrade {
         headers
     }
 
-    /// The whole answer as it goes over the wire, with headers of the caller's.
+    /// The complete answer as bytes, with additional headers.
     pub fn bytes(&self, more: &HeaderMap) -> Bytes {
         let mut out = BytesMut::with_capacity(256);
         out.put_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
@@ -99,13 +99,13 @@ impl IntoResponse for Upgrade {
     }
 }
 
-/// The value that answers a key.
+/// The `Sec-WebSocket-Accept` value for a key.
 fn accept(key: &[u8]) -> HeaderValue {
     let digest = Sha1::new().chain_update(key).chain_update(ACCEPT_SUFFIX).finalize();
     HeaderValue::try_from(STANDARD.encode(digest)).expect("base64 is a header's value")
 }
 
-/// The request asks for a WebSocket, of the version that we speak.
+/// Checks that the request asks for a WebSocket of the supported version.
 fn wants_upgrade(headers: &HeaderMap) -> Result<(), ApiError> {
     let refuse = |code, message| {
         ApiError::new(StatusCode::UPGRADE_REQUIRED, code, message)
@@ -125,7 +125,7 @@ fn wants_upgrade(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// What follows the head will be read as frames, so it must not be a body for anybody on the way here.
+/// Checks that there is no body: the bytes after the head are frames, and no proxy may take them for a body.
 fn has_no_body(headers: &HeaderMap) -> Result<(), ApiError> {
     let empty = headers.get_all(CONTENT_LENGTH).iter().all(|length| length.as_bytes() == b"0");
     if !empty || headers.contains_key(TRANSFER_ENCODING) {
@@ -134,14 +134,14 @@ fn has_no_body(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The key, which is 16 bytes in base64 and is not decoded for its answer.
+/// The key: 16 bytes in base64. It is hashed as text, not decoded.
 fn key(headers: &HeaderMap) -> Result<&[u8], ApiError> {
     one(headers, &SEC_WEBSOCKET_KEY)
         .filter(|key| STANDARD.decode(key).is_ok_and(|bytes| bytes.len() == 16))
         .ok_or_else(|| ApiError::bad_request("websocket_key", "Sec-WebSocket-Key must be 16 bytes in base64"))
 }
 
-/// The first of the offered subprotocols that is ours: a client offers in the order of its preference.
+/// Selects the first offered subprotocol that is ours; a client lists them by preference.
 fn choose(headers: &HeaderMap, ours: &[&'static str]) -> Result<Option<&'static str>, ApiError> {
     let mut chosen = None;
     for (count, offered) in items(headers, &SEC_WEBSOCKET_PROTOCOL).enumerate() {
@@ -157,7 +157,7 @@ fn choose(headers: &HeaderMap, ours: &[&'static str]) -> Result<Option<&'static 
     Ok(chosen)
 }
 
-/// The value of a header that must be there once.
+/// The value of a header that must occur exactly once.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -166,19 +166,19 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     }
 }
 
-/// Whether a header's list, over all its lines, has this word in any case.
+/// Whether a list header, over all its lines, contains this word, ignoring case.
 fn lists(headers: &HeaderMap, name: &HeaderName, word: &[u8]) -> bool {
     items(headers, name).any(|item| item.eq_ignore_ascii_case(word))
 }
 
-/// The items of a header's list, over all its lines. Empty ones do not count.
+/// The items of a list header, over all its lines, without empty ones.
 fn items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).into_iter();
     let items = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
     items.map(<[u8]>::trim_ascii).filter(|item| !item.is_empty())
 }
 
-/// Whether these bytes are what HTTP calls a token.
+/// Whether the bytes are a token of RFC 9110.
 fn is_token(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

@@ -1,15 +1,15 @@
-//! Is somebody there? A peer that is silent for a while is asked, one that stays silent is given up.
+//! Keep-alive: a peer that is silent for a while gets a ping, and one that stays silent is given up.
 
 use std::time::Duration;
 
 use tidings_model::{Timestamp, limits};
 
-/// How much silence is too much.
+/// Time limits for a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Silence before a ping.
+    /// Silence before a ping is sent.
     pub ping_after: Duration,
-    /// Silence altogether; longer than `ping_after`.
+    /// Silence before the peer is given up; longer than `ping_after`.
     pub dead_after: Duration,
 }
 
@@ -22,15 +22,15 @@ impl Default for Patience {
 /// What to do about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// Nothing before that moment.
+    /// Check again at that moment.
     Wait(Timestamp),
     /// Send a ping with this payload, and check again.
     Ping([u8; 8]),
-    /// Nobody is there.
+    /// Give the peer up.
     Dead,
 }
 
-/// When a peer was last heard, and whether it has been asked since.
+/// The time of the peer's last sign of life, and whether it was pinged since.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAlive {
     patience: Patience,
@@ -39,20 +39,20 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// A peer that is there now.
+    /// A peer that is alive now.
     pub fn new(patience: Patience, now: Timestamp) -> Self {
         Self { patience, heard: now, asked: None }
     }
 
-    /// Something came, whatever it was.
+    /// Reports that anything was received from the peer.
     pub fn heard(&mut self, now: Timestamp) {
         self.heard = now;
         self.asked = None;
     }
 
-    /// What to do now. Each silence is asked into once: a connection does not lose what is sent on it.
+    /// Decides what to do now. Each silence gets one ping: the transport is reliable.
     pub fn check(&mut self, now: Timestamp) -> Check {
-        // A clock that was set back must not make us wait for as long as it was.
+        // A clock that was set back must not make the wait longer.
         self.heard = self.heard.min(now);
         self.asked = self.asked.map(|asked| asked.min(now));
         match self.asked {
@@ -62,11 +62,11 @@ impl KeepAlive {
                     return Check::Wait(due);
                 }
                 self.asked = Some(now);
-                // The moment it was asked: the pong that returns it tells how long the way is.
+                // The payload is the time of the ping, so that the pong tells the round-trip time.
                 Check::Ping(now.as_millis().to_be_bytes())
             }
-            // Counted from the question and not from the silence: if it was us who slept, the peer has had
-            // no chance to answer.
+            // Counted from the ping and not from the silence: if this process was suspended, the peer had no
+            // chance to answer.
             Some(asked) => {
                 let due = asked + self.patience.dead_after.saturating_sub(self.patience.ping_after);
                 if now < due { Check::Wait(due) } else { Check::Dead }

@@ -1,21 +1,21 @@
-//! How far a peer can make a connection grow.
+//! Limits of the resources that a peer can make a connection use.
 
 use std::time::Duration;
 
 use tidings_model::limits;
 
-/// Bounds of one connection. Those that read little can be held shorter than the default.
+/// Limits of one connection. Endpoints that read little should set lower ones than the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of payload in one frame.
+    /// Maximum bytes of payload in one frame.
     pub frame_bytes: usize,
-    /// Bytes of one message, all its fragments together.
+    /// Maximum bytes of one message, all fragments together.
     pub message_bytes: usize,
-    /// Frames of one message.
+    /// Maximum number of fragments of one message.
     pub fragments: u32,
-    /// How long a message may take from its first byte to its last, since its buffer waits as long.
+    /// Maximum time from the first byte of a message to the last, because its buffer is held for so long.
     pub message_time: Duration,
-    /// How long the peer may take to answer a close frame.
+    /// Maximum time for the peer to answer a close frame.
     pub close_time: Duration,
 }
 

@@ -1,27 +1,27 @@
-//! Masks: a client combines each byte of its payload with one of four, in turn.
+//! Masks: a client XORs its payload with a key of four bytes.
 
-/// A mask, turned so that its first byte is for the next byte to come.
+/// A masking key, rotated so that its first byte applies to the next byte of the payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask([u8; 4]);
 
 impl Mask {
-    /// The mask as it stands in a frame's header.
+    /// The key as it stands in the header of a frame.
     pub fn new(key: [u8; 4]) -> Self {
         Self(key)
     }
 
-    /// The mask for what follows `count` bytes.
+    /// The key for the payload after `count` bytes.
     pub fn after(self, count: usize) -> Self {
         let mut key = self.0;
         key.rotate_left(count % 4);
         Self(key)
     }
 
-    /// Masks, or unmasks: it is the same.
+    /// Masks or unmasks bytes; both are the same XOR.
     pub fn apply(self, bytes: &mut [u8]) {
         let [a, b, c, d] = self.0;
         let word = u64::from_ne_bytes([a, b, c, d, a, b, c, d]);
-        // Eight at a time is a loop that compilers turn into vector instructions.
+        // Compilers turn this loop over eight bytes into vector instructions.
         let (words, rest) = bytes.as_chunks_mut::<8>();
         for eight in words {
             *eight = (u64::from_ne_bytes(*eight) ^ word).to_ne_bytes();

@@ -1,14 +1,14 @@
-//! Messages: fragments put together, with control frames in between.
+//! Messages: reassembles fragments, between which control frames may come.
 
 use bytes::Bytes;
 
 use super::frame::{Decoder, Fragment, Header, Opcode, Part, Piece};
 use super::{Limits, Violation};
 
-/// What is allocated at first for a message that does not come in one piece.
+/// Initial capacity of the buffer of a message that comes in several pieces.
 const FIRST_BYTES: usize = 512;
 
-/// A text that is known to be UTF-8.
+/// A text message, checked to be UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text(Bytes);
 
@@ -18,7 +18,7 @@ impl Text {
         std::str::from_utf8(&self.0).expect("a text was checked while it came in")
     }
 
-    /// Its bytes, which are UTF-8.
+    /// The bytes of the text, which are UTF-8.
     pub fn into_bytes(self) -> Bytes {
         self.0
     }
@@ -30,40 +30,40 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-/// A message or a control frame, whole.
+/// A complete message or control frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A text.
+    /// A text message.
     Text(Text),
-    /// Bytes.
+    /// A binary message.
     Binary(Bytes),
-    /// A close frame's payload, not validated yet.
+    /// The payload of a close frame, not validated yet.
     Close(Bytes),
-    /// A ping's payload.
+    /// The payload of a ping.
     Ping(Bytes),
-    /// A pong's payload.
+    /// The payload of a pong.
     Pong(Bytes),
 }
 
-/// Reads messages. Has a buffer only while something is half received.
+/// Parses messages. Has a buffer only while a message is incomplete.
 #[derive(Debug, Default)]
 pub struct Reader {
     decoder: Decoder,
-    /// The frame whose payload is being read.
+    /// Header of the frame whose payload is being read.
     header: Option<Header>,
-    /// The message whose fragments come in.
+    /// The message whose fragments are being read.
     begun: Option<Begun>,
-    /// The payload of a control frame, which may come within a message.
+    /// Payload of a control frame, which may come between fragments.
     control: Vec<u8>,
 }
 
-/// A text or bytes, not complete.
+/// An incomplete message.
 #[derive(Debug)]
 struct Begun {
     kind: Kind,
     fragments: u32,
     buffer: Vec<u8>,
-    /// Of a text: so many bytes are whole characters. What follows is the beginning of one.
+    /// For a text: number of bytes that are complete characters. The rest is the beginning of one.
     checked: usize,
 }
 
@@ -74,17 +74,17 @@ enum Kind {
 }
 
 impl Reader {
-    /// A reader before the first frame.
+    /// A parser before the first frame.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether something is half received.
+    /// Whether a message or frame is incomplete.
     pub fn is_within_message(&self) -> bool {
         self.begun.is_some() || self.header.is_some() || self.decoder.is_within_frame()
     }
 
-    /// The next message. Takes from the front of `input` what it needs; `None` when that is all of it.
+    /// Parses the next message. Consumes `input` from the front; `None` when it is used up.
     pub fn next(&mut self, input: &mut &[u8], limits: &Limits) -> Result<Option<Message>, Violation> {
         while let Some(part) = self.decoder.next(input, limits)? {
             match part {
@@ -99,13 +99,13 @@ impl Reader {
         Ok(None)
     }
 
-    /// Bytes that buffers take now.
+    /// Bytes allocated by buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.control.capacity() + self.begun.as_ref().map_or(0, |begun| begun.buffer.capacity())
     }
 
-    /// Validates what can be validated of a frame before its payload is there.
+    /// Validates a header before its payload is read.
     fn begin(&mut self, header: Header, limits: &Limits) -> Result<(), Violation> {
         match (header.opcode, &mut self.begun) {
             (Opcode::Text, None) => self.begun = Some(Begun::new(Kind::Text)),
@@ -127,7 +127,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes a piece of a payload, and gives the message that it completes.
+    /// Adds a piece of a payload. Returns the message that it completes.
     fn take(&mut self, piece: &Piece<'_>, limits: &Limits) -> Result<Option<Message>, Violation> {
         let header = self.header.expect("a payload follows its header");
         let ends_frame = piece.left == 0;
@@ -169,8 +169,8 @@ impl Begun {
         Self { kind, fragments: 1, buffer: Vec::new(), checked: 0 }
     }
 
-    /// Appends a piece. A peer that announces much and sends little gets little memory: the buffer at most
-    /// doubles with what is really there, and never beyond what the message can become.
+    /// Appends a piece. The buffer at most doubles with what was really received, and never exceeds what the
+    /// message can become, so that a peer that announces much and sends little gets little memory.
     fn take(&mut self, piece: &Piece<'_>, fragment: Fragment, limits: &Limits) {
         let len = self.buffer.len() + piece.len();
         if len > self.buffer.capacity() {
@@ -184,14 +184,14 @@ impl Begun {
         piece.unmask_onto(&mut self.buffer);
     }
 
-    /// Checks the text so far. Fails with the first byte that no text could go on with.
+    /// Checks the text so far. Fails at the first byte that cannot be part of valid UTF-8.
     fn check(&mut self, ends: bool) -> Result<(), Violation> {
         if self.kind == Kind::Binary {
             return Ok(());
         }
         match std::str::from_utf8(&self.buffer[self.checked..]) {
             Ok(_) => self.checked = self.buffer.len(),
-            // The beginning of a character: the next piece may complete it.
+            // The beginning of a character, which the next piece may complete.
             Err(error) if error.error_len().is_none() && !ends => self.checked += error.valid_up_to(),
             Err(_) => return Err(Violation::InvalidText),
         }

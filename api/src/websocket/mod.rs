@@ -1,14 +1,14 @@
-//! WebSockets (RFC 6455), the server's side, without a socket: bytes in, events and bytes out.
+//! WebSockets (RFC 6455), the server's side, without I/O: bytes in, events and bytes out.
 //!
-//! Read [`handshake`] (may this request become a WebSocket, and the answer that says so), then [`Connection`],
-//! which joins the rest: [`frame`] (headers and masks), [`message`] (fragments and text), [`close`] (codes and
-//! the closing handshake), [`keep_alive`] (is somebody there).
+//! Read [`handshake`] (validates the request and builds the answer), then [`Connection`], which combines the
+//! rest: [`frame`] (headers and masks), [`message`] (fragments and text), [`close`] (codes and the closing
+//! handshake), [`keep_alive`] (pings and time limits).
 //!
 //! Invariants: whatever a peer sends, in whatever pieces, nothing panics, memory stays below [`Limits`], and
-//! what is owed in answer is at most one pong and one close frame. A connection on which nothing is half
-//! received holds no buffer. No extensions, so no reserved bits.
+//! the pending output is at most one pong, one ping and one close frame. A connection without a partial
+//! message holds no buffer. There are no extensions, so no reserved bits.
 //!
-//! Not here: sockets, timers and tasks (whoever transports), and what messages mean (a capability's file).
+//! Not here: sockets, timers and tasks (`live`), and what messages mean (the file of a capability).
 
 pub mod close;
 mod connection;

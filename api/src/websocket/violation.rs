@@ -1,62 +1,62 @@
-//! What a peer can do wrong, and the close code that tells it.
+//! Violations of the protocol by a peer, and the close codes for them.
 
 use super::close::Code;
 
-/// Why a connection was failed.
+/// Why a connection failed. The message is sent as the reason of the close frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A bit that only an extension may use.
+    /// A reserved bit is set.
     #[error("a reserved bit is set and no extension was agreed on")]
     ReservedBits,
-    /// An opcode that is not defined.
+    /// The opcode is not defined.
     #[error("opcode {0} is not defined")]
     UnknownOpcode(u8),
-    /// A client's frame without a mask.
+    /// A frame of a client is not masked.
     #[error("a frame is not masked")]
     Unmasked,
-    /// A length in more bytes than it needs.
+    /// A length is encoded in more bytes than needed.
     #[error("a length is not written in the fewest bytes")]
     LengthNotMinimal,
-    /// A length with its highest bit set.
+    /// A length has its highest bit set.
     #[error("the highest bit of a length is set")]
     LengthOutOfRange,
-    /// A close, ping or pong beyond 125 bytes.
+    /// A close, ping or pong frame has more than 125 bytes.
     #[error("a control frame is longer than 125 bytes")]
     ControlTooLong,
-    /// A close, ping or pong in several frames.
+    /// A close, ping or pong frame is fragmented.
     #[error("a control frame is fragmented")]
     ControlFragmented,
-    /// A continuation without a beginning.
+    /// A continuation frame does not follow the start of a message.
     #[error("a continuation has nothing to continue")]
     NothingToContinue,
-    /// A message that begins within another.
+    /// A message begins before the previous one has ended.
     #[error("a message begins before the one before it ended")]
     MessageUnfinished,
-    /// Text that is not UTF-8.
+    /// A text message is not UTF-8.
     #[error("a text is not UTF-8")]
     InvalidText,
-    /// A frame beyond the limit.
+    /// A frame exceeds the limit, in bytes.
     #[error("a frame is larger than {0} bytes")]
     FrameTooBig(usize),
-    /// A message beyond the limit.
+    /// A message exceeds the limit, in bytes.
     #[error("a message is larger than {0} bytes")]
     MessageTooBig(usize),
-    /// A message in too many frames.
+    /// A message has more fragments than the limit.
     #[error("a message comes in more than {0} fragments")]
     TooManyFragments(u32),
-    /// A message that does not come to its end.
+    /// A message is not complete in time.
     #[error("a message takes too long")]
     MessageTooSlow,
-    /// A close frame with half a code.
+    /// The payload of a close frame is one byte, half a code.
     #[error("a close frame has one byte")]
     CloseTooShort,
-    /// A close code that must not be sent.
+    /// The close code must not be sent on the wire.
     #[error("close code {0} may not be sent")]
     CloseCode(u16),
 }
 
 impl Violation {
-    /// The code to close with.
+    /// The close code of the violation.
     pub fn code(self) -> Code {
         match self {
             Self::ReservedBits

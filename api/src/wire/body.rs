@@ -1,4 +1,4 @@
-//! Bodies: whole, within a size, within what all of them may take together, and in time.
+//! Reads request bodies: whole, within a size, within the memory budget, and in time.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use tidings_model::limits::{self, Limit};
 use crate::budget::{BodyBudget, Reserved};
 use crate::error::ApiError;
 
-/// What is needed to take bodies in.
+/// What is needed to read a body.
 pub struct Intake<'a> {
-    /// Measures how long they take.
+    /// The clock that measures how long it takes.
     pub clock: &'a dyn Clock,
-    /// The memory for them.
+    /// The memory budget.
     pub budget: &'a Arc<BodyBudget>,
-    /// Whose they are.
+    /// The project of the request; `None` for requests of administration.
     pub project: Option<&'a ProjectId>,
 }
 
-/// The whole body, if it is within the limit, there is memory for it and it comes in time. The memory is reserved until what
-/// is returned with it is dropped, which is when the request has been answered.
+/// Reads the whole body, if it is within the limit and the memory budget and comes in time. The memory stays
+/// reserved until the returned reservation is dropped, when the request was answered.
 ///
-/// One that says that it is larger is refused before any of it is asked for: a client that waits until it is told to go on
-/// need not send it. What of a refused body is read on is not decided here, see `upload`.
+/// A body that announces a larger size is refused before any of it is read, so that a client that waits for
+/// `100 Continue` need not send it. Module `upload` decides whether the rest of a refused body is read.
 pub async fn bytes<B>(body: B, limit: usize, intake: Intake<'_>) -> Result<(Bytes, Reserved), ApiError>
 where
     B: http_body::Body<Data = Bytes>,
 {
     let Intake { clock, budget, project } = intake;
-    // One for which there can never be memory is too large, however much others hold.
+    // A body larger than the budget can never be accepted, whatever other requests hold.
     let limit = limit.min(budget.limit_of(project));
     let hint = body.size_hint();
     if hint.lower() > limit as u64 {
@@ -47,7 +47,7 @@ where
     let mut body = pin!(body);
     let mut all = Collected::new(announced.min(limit), budget.open(project));
     let (began, mut received) = (clock.elapsed(), 0);
-    // Since when no byte has come.
+    // Time since when no byte has come.
     let mut quiet_since = None;
     loop {
         let frame = match soon(body.as_mut()).await {
@@ -70,7 +70,7 @@ where
                 return Err(ApiError::bad_request("body_incomplete", message));
             }
             Some(Ok(frame)) => {
-                // Trailers say nothing to us.
+                // Trailers are ignored.
                 let part = frame.into_data().unwrap_or_default();
                 if part.is_empty() {
                     continue;
@@ -86,7 +86,7 @@ where
     }
 }
 
-/// An object in JSON that is the whole body.
+/// Reads a body that is a JSON object.
 pub async fn json<T: DeserializeOwned>(
     body: impl http_body::Body<Data = Bytes>,
     limit: usize,
@@ -96,14 +96,14 @@ pub async fn json<T: DeserializeOwned>(
     parse_json(&body)
 }
 
-/// An object in JSON.
+/// Parses a JSON object.
 pub fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
-    // Fields without names would be taken in their order.
+    // Serde would accept an array as a struct, with the fields in their order.
     if begins_with(body, b'[') {
         return Err(ApiError::bad_request("invalid_json", "expected an object, in JSON"));
     }
     serde_json::from_slice(body).map_err(|error| {
-        // The place and not the message: that may quote what was sent, which may be a key.
+        // The position, not the message of the parser: it may quote the body, which may be a key.
         let place = format!("line {}, column {}", error.line(), error.column());
         let message = match error.classify() {
             serde_json::error::Category::Data => format!("the JSON is not what is expected here, at {place}"),
@@ -113,14 +113,14 @@ pub fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError>
     })
 }
 
-/// Whether the first that is no space is this.
+/// Whether the first character that is not white space is this one.
 pub fn begins_with(json: &[u8], first: u8) -> bool {
     json.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&first)
 }
 
 type Frame<E> = Option<Result<http_body::Frame<Bytes>, E>>;
 
-/// The next frame if it comes at once or when everybody else had a turn. Most bodies do, and then need no timer.
+/// The next frame if it comes at once or after one yield. Most bodies do, and then need no timer.
 async fn soon<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>) -> Option<Frame<B::Error>> {
     let mut waited = false;
     std::future::poll_fn(move |cx| match (body.as_mut().poll_frame(cx), waited) {
@@ -135,7 +135,7 @@ async fn soon<B: http_body::Body<Data = Bytes>>(mut body: Pin<&mut B>) -> Option
     .await
 }
 
-/// How long so many bytes may take.
+/// Maximum time for a body of this size.
 fn time_for(size: usize) -> Duration {
     limits::BODY_GRACE + Duration::from_secs(size as u64 / limits::BODY_BYTES_PER_SECOND_MIN)
 }
@@ -155,12 +155,12 @@ fn too_slow() -> ApiError {
     ApiError::over(Limit::BodyTime, StatusCode::REQUEST_TIMEOUT, "body_too_slow", message)
 }
 
-/// Parts of a body, in memory of their own: what comes from the socket lies in a buffer many times its size, which would
-/// be kept as long as the record is.
+/// The parts of a body, copied into memory of their own: what comes from the socket is a slice of a much
+/// larger buffer, which would be kept as long as the record.
 struct Collected {
     only: Bytes,
     joined: Vec<u8>,
-    /// Bytes that there will be at most.
+    /// Maximum size of the body, in bytes.
     most: usize,
     reserved: Reserved,
 }
@@ -185,7 +185,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Twice the room there was, so that a body is not copied for each of its parts, but never more than there will be.
+    /// Doubles the capacity, so that parts are not copied again and again, but never beyond the maximum size.
     fn make_room(&mut self, needed: usize) -> Result<(), ApiError> {
         let room = self.joined.capacity();
         if needed > room {
@@ -200,7 +200,7 @@ impl Collected {
         let bytes = if self.joined.is_empty() {
             Bytes::copy_from_slice(&self.only)
         } else {
-            // A record may be kept for long, and would keep all of the room.
+            // A record may be kept for long, and would keep the spare capacity.
             self.joined.shrink_to_fit();
             Bytes::from(self.joined)
         };

@@ -1,6 +1,6 @@
-//! Content codings: which one an answer gets, and how its body is written in it.
+//! Content codings: selects the coding of a response and encodes its body.
 //!
-//! Only answers of known length are coded, as a whole: events go out as they come.
+//! Only responses of known length are encoded, as a whole: live responses are not.
 
 use std::io::Write;
 
@@ -12,17 +12,17 @@ use tidings_streams::ContentType;
 
 use crate::error::ApiError;
 
-/// Bodies below this stay as they are: headers and the coding's own frame would eat the gain.
+/// Smaller bodies are not compressed: headers and framing would use up the gain.
 const BYTES_MIN: usize = 1024;
-/// Bodies up to this are coded on the spot; it takes less than handing them to another thread and back gains.
+/// Bodies up to this size are compressed inline, because handing them to another thread would cost more.
 const BYTES_INLINE: usize = 8 * 1024;
 const GZIP_LEVEL: u32 = 4;
 const ZSTD_LEVEL: i32 = 3;
 
-/// How a body is written.
+/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// As it is.
+    /// Not encoded.
     Identity,
     /// RFC 1952.
     Gzip,
@@ -31,7 +31,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// The coding for a body of so many bytes, by what the request takes and what the body is.
+    /// The coding for a body of `bytes`, by the request's `Accept-Encoding` and the content type.
     pub fn choose(request: &HeaderMap, content_type: &ContentType, bytes: usize) -> Self {
         if bytes < BYTES_MIN || !request.contains_key(header::ACCEPT_ENCODING) || !varies(content_type) {
             return Self::Identity;
@@ -40,7 +40,7 @@ impl Coding {
         preferred(lines.flat_map(|line| line.split(',')))
     }
 
-    /// Its name in headers; none for a body as it is.
+    /// The name of the coding in headers; `None` for identity.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Identity => None,
@@ -49,7 +49,7 @@ impl Coding {
         }
     }
 
-    /// Writes a body, and says so in the headers of its answer.
+    /// Encodes a body, and sets the headers of its response.
     pub async fn encode(self, body: Bytes, headers: &mut HeaderMap) -> Result<Bytes, ApiError> {
         let Some(name) = self.name() else { return Ok(body) };
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(name));
@@ -76,8 +76,8 @@ impl Coding {
     }
 }
 
-/// Whether answers of this type may be coded, and so differ by what the request takes: text, and what is text by another
-/// name. What is compressed already only costs time.
+/// Whether responses of this type may be compressed, and so depend on `Accept-Encoding`: text, and other
+/// types that are text. Compressing what is compressed already only costs time.
 pub fn varies(content_type: &ContentType) -> bool {
     content_type.is_text() || {
         let essence = content_type.as_str().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -87,8 +87,8 @@ pub fn varies(content_type: &ContentType) -> bool {
     }
 }
 
-/// The coding with the highest weight, of equal ones the better. One without a weight of its own has that of `*`; a body
-/// as it is comes last, unless it is named.
+/// The coding with the highest weight, among equal ones the better. A coding that is not listed has the
+/// weight of `*`; identity comes last, unless it is listed.
 fn preferred<'a>(asked: impl Iterator<Item = &'a str>) -> Coding {
     let (mut gzip, mut zstd, mut identity, mut any) = (None, None, None, None);
     for (name, weight) in asked.filter_map(weighted) {
@@ -112,7 +112,7 @@ fn preferred<'a>(asked: impl Iterator<Item = &'a str>) -> Coding {
     }
 }
 
-/// Name and weight, in thousandths; none for what is not one.
+/// Name and weight of a listed coding, in thousandths; `None` if malformed.
 fn weighted(text: &str) -> Option<(&str, u16)> {
     let (name, parameters) = text.split_once(';').unwrap_or((text, ""));
     let Some(weight) = parameters

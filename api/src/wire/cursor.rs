@@ -4,10 +4,10 @@
 use tidings_engine::Rng;
 use tidings_model::Timestamp;
 
-/// 2024-10-09T00:00Z, the protocol's beginning of time.
+/// 2024-10-09T00:00Z, the epoch of the protocol's cursors.
 const EPOCH: Timestamp = Timestamp::from_millis(1_728_432_000_000);
 const INTERVAL_SECONDS: u64 = 20;
-/// An hour's worth of intervals.
+/// The number of intervals in an hour.
 const JITTER_INTERVALS: u64 = 3600 / INTERVAL_SECONDS;
 
 /// The cursor of a moment.
@@ -15,8 +15,8 @@ pub fn current(now: Timestamp) -> u64 {
     now.since(EPOCH).as_secs() / INTERVAL_SECONDS
 }
 
-/// The cursor to answer with. A client that is at the current interval, or ahead of it, is moved on by
-/// some chance, so that clients that came together do not stay together.
+/// The cursor to answer with. A client whose cursor is current or ahead is moved forward by a random number
+/// of intervals, so that clients that came together do not stay together.
 pub fn next(now: Timestamp, client: Option<u64>, rng: &Rng) -> u64 {
     let current = current(now);
     match client {

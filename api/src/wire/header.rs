@@ -1,4 +1,4 @@
-//! Names of the protocol's headers, and how one is read.
+//! Names of the protocol's headers, and functions to read them.
 
 use axum::http::{HeaderMap, HeaderName};
 
@@ -42,7 +42,7 @@ names! {
     STREAM_UP_TO_DATE = "stream-up-to-date",
 }
 
-/// The text of a header that may be there once.
+/// The text of a header that may occur at most once.
 pub fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -55,7 +55,7 @@ pub fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a 
     }
 }
 
-/// Whether a header says `true`, in whatever case; anything else is as if it were not there.
+/// Whether a header is `true`, ignoring case. Any other value counts as absent.
 pub fn is_true(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }

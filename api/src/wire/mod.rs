@@ -1,4 +1,4 @@
-//! What clients write and read, to values and back.
+//! Converts headers, queries, offsets and bodies to values and back.
 
 pub mod body;
 pub mod coding;

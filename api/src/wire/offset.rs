@@ -1,7 +1,7 @@
-//! Offsets: positions as the protocol prints them, 16 digits `_` 16 digits, zero being the start.
+//! Offsets: positions as the protocol prints them, 16 digits `_` 16 digits; zero is the start.
 //!
-//! The first half is the number of the commit with its era in the first three digits, the second the index in
-//! that commit. They sort as text just as positions do.
+//! The first half is the commit number with its era in the first three digits, the second half the index in
+//! that commit. As text they sort in the order of positions.
 
 use axum::http::HeaderValue;
 use tidings_model::{CommitNumber, Position};
@@ -11,7 +11,7 @@ use crate::error::ApiError;
 const HALF: usize = 16;
 const HALF_END: u64 = 10_000_000_000_000_000;
 
-/// A position as text.
+/// Prints a position.
 pub fn print(position: Position) -> String {
     let (commit, index) = position.parts();
     debug_assert!(commit.get() < HALF_END && index < HALF_END, "positions of the store fit in 16 digits");
@@ -23,13 +23,13 @@ pub fn value(position: Position) -> HeaderValue {
     HeaderValue::from_str(&print(position)).expect("digits and an underscore are a header value")
 }
 
-/// Reads back what [`print()`] wrote.
+/// Parses what [`print()`] has written.
 pub fn parse(text: &str) -> Option<Position> {
     let (commit, index) = text.split_once('_')?;
     Some(Position::in_commit(CommitNumber::from_number(half(commit)?), half(index)?))
 }
 
-/// Reads the offset of a request.
+/// Parses the offset of a request.
 pub fn required(name: &str, text: &str) -> Result<Position, ApiError> {
     let message = || format!("{name} must be an offset that this server gave: 16 digits, `_`, 16 digits");
     parse(text).ok_or_else(|| ApiError::bad_request("invalid_offset", message()))

@@ -1,11 +1,11 @@
-//! Records as the body of an answer.
+//! Encodes records as the body of a response.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tidings_engine::log::Record;
 
 use crate::envelope;
 
-/// The records one behind the other; in JSON mode as one array.
+/// The concatenated records; in JSON mode one array.
 pub fn body(records: &[Record], json: bool) -> Bytes {
     match records {
         [] if json => Bytes::from_static(b"[]"),
@@ -19,13 +19,13 @@ pub fn body(records: &[Record], json: bool) -> Bytes {
     }
 }
 
-/// How long [`body`] is.
+/// The length of [`body`] in bytes.
 pub fn length(records: &[Record], json: bool) -> usize {
     let payloads: usize = records.iter().map(shown).sum();
     if json { payloads + records.len().max(1) + 1 } else { payloads }
 }
 
-/// How long a record is as it is shown.
+/// The length of a record as it is shown, in bytes.
 fn shown(record: &Record) -> usize {
     record.head.as_ref().map_or(0, |head| head.len() + 1) + record.payload.len()
 }

@@ -1,4 +1,4 @@
-//! What holds of everything that a client can write: it is understood or refused, and never more than that.
+//! Property tests: anything that a client can send is understood or refused with an error of the client.
 
 use axum::extract::FromRequestParts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
@@ -28,7 +28,7 @@ const HEADERS: [HeaderName; 11] = [
     axum::http::header::IF_MATCH,
 ];
 
-/// Values that look right, are nearly right, or are anything a header can hold.
+/// Values that are valid, nearly valid, or anything that a header can hold.
 fn header_value() -> impl Strategy<Value = HeaderValue> {
     let bytes = prop_oneof![
         prop::sample::select(vec!["", "0", "true", "-1", "now", "18446744073709551615", "/v1/stream/a", "*"])
@@ -52,7 +52,7 @@ fn headers() -> impl Strategy<Value = HeaderMap> {
     })
 }
 
-/// A refusal of what a client wrote is the client's fault.
+/// Whether an error blames the client.
 fn is_the_clients(error: ApiError) -> bool {
     error.into_response().status() == StatusCode::BAD_REQUEST
 }
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// Values whose numbers are the same after they were written and read.
+/// JSON values whose numbers survive writing and reading.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

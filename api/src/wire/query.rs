@@ -7,27 +7,27 @@ use tidings_streams::From as Start;
 use super::{header, offset};
 use crate::error::ApiError;
 
-/// How a stream is read.
+/// The parameters of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadQuery {
     /// Where to begin.
     pub from: Start,
-    /// Whether to wait for more.
+    /// Whether to wait for new records.
     pub live: Live,
-    /// The cursor that the client had, if it had one.
+    /// The client's `cursor`, if it sent one.
     pub cursor: Option<u64>,
 }
 
-/// Whether a reader waits for what comes.
+/// Whether a reader waits for new records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Live {
-    /// It takes what is there.
+    /// It gets what is there.
     No,
-    /// It waits once.
+    /// It waits for one answer.
     LongPoll,
-    /// It stays, for server-sent events.
+    /// It stays connected, with server-sent events.
     Sse,
-    /// It stays, as a WebSocket.
+    /// It stays connected, as a WebSocket.
     WebSocket,
 }
 
@@ -43,8 +43,8 @@ impl<S: Send + Sync> FromRequestParts<S> for ReadQuery {
 }
 
 impl ReadQuery {
-    /// Reads the parameters it knows; others do not matter. A browser that connects again to follow sends the address it
-    /// had, and the id of the last event it heard: that counts for more than the address.
+    /// Parses the known parameters; others are ignored. A browser that reconnects sends its original address
+    /// and the id of the last event it received; the id takes precedence over the address.
     fn parse(pairs: &[(String, String)], last_event: Option<&str>) -> Result<Self, ApiError> {
         let live = match once(pairs, "live")? {
             None => Live::No,
@@ -70,7 +70,7 @@ impl ReadQuery {
     }
 }
 
-/// The value of a parameter that may be there once.
+/// The value of a parameter that may occur at most once.
 pub fn once<'a>(pairs: &'a [(String, String)], name: &str) -> Result<Option<&'a str>, ApiError> {
     let mut values = pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str());
     let value = values.next();

@@ -1,4 +1,4 @@
-//! Headers and bodies of writes, as what a capability is asked.
+//! Converts headers and bodies of writes to requests of the capability.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use super::{header as names, offset, time};
 use crate::error::ApiError;
 use crate::path::stream_at;
 
-/// What a `PUT` asks for.
+/// The request of a `PUT`.
 pub fn create(headers: &HeaderMap, body: Bytes) -> Result<CreateRequest, ApiError> {
     Ok(CreateRequest {
-        // What is no content type counts as none.
+        // An invalid content type counts as absent.
         content_type: names::text(headers, &header::CONTENT_TYPE).ok().flatten().and_then(ContentType::parse),
         expiry: expiry(headers)?,
         retention: retention(headers)?,
@@ -27,7 +27,7 @@ pub fn create(headers: &HeaderMap, body: Bytes) -> Result<CreateRequest, ApiErro
     })
 }
 
-/// What a `POST` asks for.
+/// The request of a `POST`.
 pub fn append(headers: &HeaderMap, body: Bytes) -> Result<AppendRequest, ApiError> {
     let then = then(headers);
     let body = if body.is_empty() && then == Then::Close {
@@ -68,7 +68,7 @@ fn order(headers: &HeaderMap) -> Result<Option<Box<str>>, ApiError> {
     }
 }
 
-/// `If-Match: "<offset>"`, quoted or bare: the tail must be there. `*` asks for no more than that the stream exists.
+/// `If-Match: "<offset>"`, quoted or not: the expected tail. `*` only requires that the stream exists.
 fn expected_tail(headers: &HeaderMap) -> Result<Option<Position>, ApiError> {
     match names::text(headers, &header::IF_MATCH)? {
         None | Some("*") => Ok(None),
@@ -143,7 +143,7 @@ fn fork(headers: &HeaderMap) -> Result<Option<ForkRequest>, ApiError> {
     Ok(Some(ForkRequest { source: stream_at(source)?, offset: at, sub_offset }))
 }
 
-/// `0|[1-9][0-9]*`, as far as a number goes.
+/// Parses `0|[1-9][0-9]*` that fits into 64 bits.
 fn whole_number(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     if plain { text.parse().ok() } else { None }

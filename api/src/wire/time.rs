@@ -1,4 +1,4 @@
-//! Times as RFC 3339 writes them.
+//! Times in the format of RFC 3339.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
@@ -6,7 +6,7 @@ use tidings_model::Timestamp;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Reads `2025-11-16T12:00:00[.123](Z|+01:00)`. What lies before 1970 is 1970.
+/// Parses `2025-11-16T12:00:00[.123](Z|+01:00)`. Times before 1970 become 1970.
 pub fn parse(text: &str) -> Option<Timestamp> {
     let shape = |pattern: &str, text: &str| {
         let fits =
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(0)))
 }
 
-/// Writes a moment, up to the end of the year 9999.
+/// Prints a time, up to the end of the year 9999.
 pub fn print(at: Timestamp) -> String {
     let since = SignedDuration::from_millis(i64::try_from(at.as_millis()).unwrap_or(i64::MAX));
     format!("{}Z", EPOCH.checked_add(since).unwrap_or(DateTime::MAX))
