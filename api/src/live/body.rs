@@ -94,7 +94,7 @@ impl LiveConnection for PolledFeed {
             // The body is not polled, so only cutting the connection ends it.
             Ask::Cut => {
                 let Some(connection_handle) = &self.connection_handle else { return };
-                if self.feed().ended_for(now) >= connection_handle.forbearance() {
+                if self.feed().ended_for(now) >= connection_handle.extra_patience() {
                     connection_handle.cut();
                 }
             }

@@ -38,7 +38,7 @@ impl ConnectionHandle {
     }
 
     /// Extra time for a reader that takes nothing, because the connection is shared with other requests.
-    pub(super) fn forbearance(&self) -> Duration {
+    pub(super) fn extra_patience(&self) -> Duration {
         if self.shared { limits::IDLE_TIMEOUT } else { Duration::ZERO }
     }
 

@@ -54,7 +54,7 @@ impl LiveConnections {
     }
 
     /// Ticks a live response at a given moment, in addition to the sweeps.
-    pub(super) fn remind(
+    pub(super) fn tick_at(
         connection: &Arc<impl LiveConnection + 'static>,
         at: Timestamp,
         clock: Arc<dyn Clock>,

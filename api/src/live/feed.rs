@@ -152,8 +152,8 @@ impl Feed {
     }
 
     /// Deadline of a client that may still say where to begin.
-    pub fn begins_at(&self) -> Option<Timestamp> {
-        self.options.protocol.begins_at().filter(|_| self.waiting)
+    pub fn begin_deadline(&self) -> Option<Timestamp> {
+        self.options.protocol.begin_deadline().filter(|_| self.waiting)
     }
 
     /// The pending bytes, taken from the subscription if there are none. Ready with an empty outbox means the
@@ -165,7 +165,7 @@ impl Feed {
         while self.outbox.is_empty()
             && let Some(subscription) = &mut self.subscription
         {
-            if !self.options.protocol.may_hear() {
+            if !self.options.protocol.may_receive() {
                 self.end(End::Expelled, now());
                 break;
             }
@@ -186,7 +186,7 @@ impl Feed {
                     }
                 },
                 // Checked before they were taken as well, but the read may have taken long.
-                Poll::Ready(Step::Frames) if !self.options.protocol.may_hear() => {
+                Poll::Ready(Step::Frames) if !self.options.protocol.may_receive() => {
                     self.end(End::Expelled, now())
                 }
                 // Possibly without a byte, for a client that filters events.
@@ -212,7 +212,7 @@ impl Feed {
     }
 
     /// Handles bytes received from the client.
-    pub fn heard(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
+    pub fn received(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
         while let Wire::WebSocket(socket) = &mut self.wire
             && let Some(event) = socket.feed(&mut bytes, now)
         {
@@ -222,7 +222,7 @@ impl Feed {
                 // Messages after the end are ignored.
                 Event::Text(_) | Event::Binary(_) if self.ended.is_some() => {}
                 Event::Text(text) => {
-                    let reply = self.options.protocol.heard(text.as_str(), now);
+                    let reply = self.options.protocol.on_text(text.as_str(), now);
                     self.reply(reply, now);
                 }
                 Event::Binary(_) => {
@@ -362,7 +362,7 @@ impl Feed {
             self.end(End::Revoked, now);
             return Ask::Send;
         }
-        if !self.options.protocol.may_hear() {
+        if !self.options.protocol.may_receive() {
             self.end(End::Expelled, now);
             return Ask::Send;
         }

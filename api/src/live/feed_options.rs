@@ -54,7 +54,7 @@ impl FeedOptions {
     /// Tolerates lag: once the reader has caught up, it is too slow only if it is more than `max_lag` records
     /// behind and takes nothing, or more than ten times as many behind.
     #[must_use]
-    pub fn bearing(self, max_lag: u64) -> Self {
+    pub fn with_max_lag(self, max_lag: u64) -> Self {
         let bounds = Bounds { max_lag: Some(max_lag), ..self.bounds };
         Self { bounds, ..self }
     }
@@ -62,14 +62,14 @@ impl FeedOptions {
     /// Sends a heartbeat after this much silence. A WebSocket client that is silent for three times as long
     /// is cut.
     #[must_use]
-    pub fn beating(self, heartbeat: Duration) -> Self {
+    pub fn with_heartbeat(self, heartbeat: Duration) -> Self {
         let patience = websocket::Patience { ping_after: heartbeat, dead_after: heartbeat * 3 };
         Self { heartbeat: Some(heartbeat), patience, ..self }
     }
 
     /// Sets the capability's side of the conversation.
     #[must_use]
-    pub fn speaking(self, protocol: Box<dyn FeedProtocol>) -> Self {
+    pub fn with_protocol(self, protocol: Box<dyn FeedProtocol>) -> Self {
         Self { protocol, ..self }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
         for (stuck, slow) in [(None, false), (seconds(4), false), (seconds(5), true)] {
             assert_eq!(plain.exceeded(stuck, Some(1_000_000)), slow, "{stuck:?}");
         }
-        let bearing = Bounds { stall, max_lag: Some(5000) };
+        let tolerant = Bounds { stall, max_lag: Some(5000) };
         for (stuck, lag, slow) in [
             (seconds(60), Some(5000), false),
             (seconds(5), Some(5001), true),
@@ -117,7 +117,7 @@ mod tests {
             (seconds(5), None, true),
             (seconds(4), None, false),
         ] {
-            assert_eq!(bearing.exceeded(stuck, lag), slow, "{stuck:?} {lag:?}");
+            assert_eq!(tolerant.exceeded(stuck, lag), slow, "{stuck:?} {lag:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::websocket::{Close, Code};
 /// texts of WebSocket messages, whichever the client reads.
 pub trait FeedProtocol: Send {
     /// Whether the client may still receive frames. Called before frames are taken, so it must be cheap.
-    fn may_hear(&self) -> bool {
+    fn may_receive(&self) -> bool {
         true
     }
 
@@ -27,12 +27,12 @@ pub trait FeedProtocol: Send {
     }
 
     /// Handles a text message of the client.
-    fn heard(&mut self, _text: &str, _now: Timestamp) -> Reply {
+    fn on_text(&mut self, _text: &str, _now: Timestamp) -> Reply {
         Reply::Close(Close::new(Code::UNSUPPORTED_DATA, "nothing is read from this socket"))
     }
 
     /// Deadline of a client that may still say where to begin; `None` once that is decided.
-    fn begins_at(&self) -> Option<Timestamp> {
+    fn begin_deadline(&self) -> Option<Timestamp> {
         None
     }
 

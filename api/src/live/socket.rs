@@ -52,7 +52,7 @@ impl Socket {
         clock: Arc<dyn Clock>,
         live_connections: &LiveConnections,
     ) {
-        let begins_at = feed.begins_at();
+        let begin_deadline = feed.begin_deadline();
         let socket = Arc::new(Self {
             stream,
             clock,
@@ -66,8 +66,8 @@ impl Socket {
         let serving = Serving(socket.clone());
         // Sent before anything can end the feed: the head of the response comes first.
         socket.send();
-        if let Some(at) = begins_at {
-            LiveConnections::remind(&socket, at, socket.clock.clone());
+        if let Some(at) = begin_deadline {
+            LiveConnections::tick_at(&socket, at, socket.clock.clone());
         }
         live_connections.enter(socket);
         serving.await;
@@ -165,7 +165,7 @@ impl Socket {
                     return Poll::Pending;
                 }
                 Ok(count) => {
-                    let ask = self.feed().heard(&bytes[..count], self.clock.now());
+                    let ask = self.feed().received(&bytes[..count], self.clock.now());
                     if ask == Ask::Send {
                         self.send();
                     }

@@ -33,10 +33,10 @@ pub async fn serve(
     live_connections: &LiveConnections,
 ) {
     let over = AtomicBool::new(false);
-    let begins_at = feed.begins_at();
+    let begin_deadline = feed.begin_deadline();
     let shared = Arc::new(UpgradedFeed { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
-    if let Some(at) = begins_at {
-        LiveConnections::remind(&shared, at, shared.clock.clone());
+    if let Some(at) = begin_deadline {
+        LiveConnections::tick_at(&shared, at, shared.clock.clone());
     }
     live_connections.enter(shared.clone());
     let serving = Serving(shared);
@@ -70,7 +70,7 @@ impl UpgradedFeed {
             if buffer.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            self.feed().heard(buffer.filled(), self.clock.now());
+            self.feed().received(buffer.filled(), self.clock.now());
         }
     }
 

@@ -163,7 +163,7 @@ impl Asked {
             Form::Events => None,
             Form::WebSocket => {
                 let validated =
-                    Upgrade::judge_head(request.method(), request.version(), request.headers(), &[]);
+                    Upgrade::validate_head(request.method(), request.version(), request.headers(), &[]);
                 Some(validated?)
             }
         };
@@ -269,8 +269,8 @@ async fn answer(
     };
     let options = FeedOptions::new(None, options.stall, guest.pass, now)?
         .counted(readers.hold())
-        .bearing(options.max_lag)
-        .beating(options.heartbeat);
+        .with_max_lag(options.max_lag)
+        .with_heartbeat(options.heartbeat);
     let listener = Listener {
         rooms: api.rooms.clone(),
         room: guest.room,
@@ -290,14 +290,14 @@ async fn answer(
         _permit: permit,
     };
     if let Some(upgrade) = asked.upgrade {
-        let options = options.speaking(listener.waiting(beginning, now));
+        let options = options.with_protocol(listener.waiting(beginning, now));
         let mut answer = transport.websocket(upgrade, None, options, &api.live)?;
         put_place(answer.headers_mut(), &beginning, known.epoch);
         return Ok(answer);
     }
     let first = listener.greeting(&beginning, now).concat();
     let subscription = listener.listen(&beginning);
-    let options = options.speaking(listener.begun());
+    let options = options.with_protocol(listener.begun());
     Ok(transport.events(head(&beginning, known.epoch), &first, subscription, options, &api.live))
 }
 

@@ -113,7 +113,7 @@ struct Talk {
 /// A message of a WebSocket client.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-enum Said {
+enum ClientMessage {
     Resume { cursor: String },
     Ack { cursor: String },
     Ping,
@@ -196,7 +196,7 @@ impl Talk {
 }
 
 impl FeedProtocol for Talk {
-    fn may_hear(&self) -> bool {
+    fn may_receive(&self) -> bool {
         self.listener.lease.as_ref().is_none_or(MembershipLease::holds)
     }
 
@@ -222,12 +222,12 @@ impl FeedProtocol for Talk {
         CaughtUp::Saying(self.listener.write(&info, now))
     }
 
-    fn heard(&mut self, text: &str, now: Timestamp) -> Reply {
+    fn on_text(&mut self, text: &str, now: Timestamp) -> Reply {
         let answer = match serde_json::from_str(text) {
             Err(_) => return violation("expected resume, ack or ping in JSON"),
-            Ok(Said::Resume { cursor }) => return self.resume(&cursor, now),
-            Ok(Said::Ping) => Some(Bytes::from_static(br#"{"type":"pong"}"#)),
-            Ok(Said::Ack { cursor }) => {
+            Ok(ClientMessage::Resume { cursor }) => return self.resume(&cursor, now),
+            Ok(ClientMessage::Ping) => Some(Bytes::from_static(br#"{"type":"pong"}"#)),
+            Ok(ClientMessage::Ack { cursor }) => {
                 let Ok(cursor) = Cursor::parse(&cursor) else { return violation("this is no cursor") };
                 let Listener { rooms, room, user, device, .. } = &self.listener;
                 rooms.note_seen(room, user, device, cursor);
@@ -241,7 +241,7 @@ impl FeedProtocol for Talk {
         }
     }
 
-    fn begins_at(&self) -> Option<Timestamp> {
+    fn begin_deadline(&self) -> Option<Timestamp> {
         self.waiting.as_ref().map(|(_, until)| *until)
     }
 

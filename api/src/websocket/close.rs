@@ -121,7 +121,7 @@ impl Closing {
 
     /// Handles a close frame of the peer. Returns the answer, unless our own close frame was sent: then both
     /// sides have closed.
-    pub fn heard(&mut self, close: Option<&Close>) -> Option<Bytes> {
+    pub fn received(&mut self, close: Option<&Close>) -> Option<Bytes> {
         match std::mem::replace(self, Self::Done) {
             // The answer repeats the code, but not the reason, which the peer knows.
             Self::Open => Some(match close {
@@ -196,17 +196,17 @@ mod tests {
     #[test]
     fn a_peer_that_closes_first_is_answered_once_with_its_code() {
         let mut closing = Closing::Open;
-        let answer = closing.heard(Some(&Close::new(Code::GOING_AWAY, "leaving")));
+        let answer = closing.received(Some(&Close::new(Code::GOING_AWAY, "leaving")));
         assert_eq!(answer.as_deref(), Some(&b"\x88\x02\x03\xe9"[..]));
         assert_eq!(closing, Closing::Done);
         assert_eq!(closing.ask(&Close::new(Code::NORMAL, ""), NOW), None);
-        assert_eq!(closing.heard(None), None);
+        assert_eq!(closing.received(None), None);
         assert_eq!(closing.fail(Violation::Unmasked), None);
     }
 
     #[test]
     fn a_close_frame_without_a_code_is_answered_by_one_without() {
-        assert_eq!(Closing::Open.heard(None).as_deref(), Some(&b"\x88\x00"[..]));
+        assert_eq!(Closing::Open.received(None).as_deref(), Some(&b"\x88\x00"[..]));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         assert!(closing.ask(&Close::new(Code::NORMAL, ""), NOW).is_some());
         assert_eq!(closing, Closing::Asked { since: NOW });
         assert_eq!(closing.ask(&Close::new(Code::NORMAL, ""), NOW), None, "once is enough");
-        assert_eq!(closing.heard(Some(&Close::new(Code::NORMAL, ""))), None, "an answer is not answered");
+        assert_eq!(closing.received(Some(&Close::new(Code::NORMAL, ""))), None, "an answer is not answered");
         assert_eq!(closing, Closing::Done);
     }
 

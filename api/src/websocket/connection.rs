@@ -108,7 +108,7 @@ impl Connection {
     /// and an incomplete message is remembered.
     pub fn feed(&mut self, input: &mut &[u8], now: Timestamp) -> Option<Event> {
         if !input.is_empty() {
-            self.keep_alive.heard(now);
+            self.keep_alive.received(now);
         }
         if self.closing == Closing::Done {
             *input = &[];
@@ -210,7 +210,7 @@ impl Connection {
             Message::Pong(payload) => Event::Pong(payload),
             Message::Close(payload) => match Close::read(&payload) {
                 Ok(close) => {
-                    let answer = self.closing.heard(close.as_ref());
+                    let answer = self.closing.received(close.as_ref());
                     self.done(answer);
                     Event::Closed(close)
                 }

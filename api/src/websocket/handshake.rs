@@ -28,11 +28,11 @@ impl Upgrade {
     /// Validates a request and selects the first subprotocol offered by the client that is among `ours`. If
     /// there is none, the answer names none, and the client decides whether to go on.
     pub fn validate(request: &request::Parts, ours: &[&'static str]) -> Result<Self, ApiError> {
-        Self::judge_head(&request.method, request.version, &request.headers, ours)
+        Self::validate_head(&request.method, request.version, &request.headers, ours)
     }
 
     /// The same as [`Upgrade::validate`], for a request that is not split into parts.
-    pub fn judge_head(
+    pub fn validate_head(
         method: &Method,
         version: Version,
         headers: &HeaderMap,

@@ -34,30 +34,30 @@ pub enum Check {
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAlive {
     patience: Patience,
-    heard: Timestamp,
+    last_received: Timestamp,
     asked: Option<Timestamp>,
 }
 
 impl KeepAlive {
     /// A peer that is alive now.
     pub fn new(patience: Patience, now: Timestamp) -> Self {
-        Self { patience, heard: now, asked: None }
+        Self { patience, last_received: now, asked: None }
     }
 
     /// Reports that anything was received from the peer.
-    pub fn heard(&mut self, now: Timestamp) {
-        self.heard = now;
+    pub fn received(&mut self, now: Timestamp) {
+        self.last_received = now;
         self.asked = None;
     }
 
     /// Decides what to do now. Each silence gets one ping: the transport is reliable.
     pub fn check(&mut self, now: Timestamp) -> Check {
         // A clock that was set back must not make the wait longer.
-        self.heard = self.heard.min(now);
+        self.last_received = self.last_received.min(now);
         self.asked = self.asked.map(|asked| asked.min(now));
         match self.asked {
             None => {
-                let due = self.heard + self.patience.ping_after;
+                let due = self.last_received + self.patience.ping_after;
                 if now < due {
                     return Check::Wait(due);
                 }
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn whatever_is_heard_begins_the_wait_anew() {
         let mut peer = KeepAlive::new(PATIENCE, at(1000));
-        peer.heard(at(1020));
+        peer.received(at(1020));
         assert_eq!(peer.check(at(1030)), Check::Wait(at(1050)));
         assert_eq!(peer.check(at(1050)), ping(1050));
-        peer.heard(at(1069));
+        peer.received(at(1069));
         assert_eq!(peer.check(at(1070)), Check::Wait(at(1099)));
         assert_eq!(peer.check(at(1099)), ping(1099));
     }

@@ -29,7 +29,7 @@ impl Broken {
 }
 
 impl FeedProtocol for Broken {
-    fn may_hear(&self) -> bool {
+    fn may_receive(&self) -> bool {
         self.check();
         true
     }
@@ -112,7 +112,7 @@ impl World {
         let route = Route { action: Action::Read, project, resource: Resource::Project };
         let pass = gate.enter(route, None).await.expect("everybody is let in");
         let options = FeedOptions::new(None, Duration::from_secs(60), pass, clock.now()).expect("it holds");
-        let options = options.beating(Duration::from_secs(1)).speaking(Box::new(protocol));
+        let options = options.with_heartbeat(Duration::from_secs(1)).with_protocol(Box::new(protocol));
         let feed = Feed::new(Some(self.subscription()), Wire::Plain, options);
         let (stream, live_connections) = (accepted.expect("a connection").0, self.live_connections.clone());
         let serving = async move { Socket::serve(stream, feed, clock, &live_connections).await };
