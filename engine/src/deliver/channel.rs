@@ -1,3 +1,5 @@
+//! Channels: the ring of recent frames of one log in one wire form, and the readers of it.
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -35,7 +37,7 @@ pub(super) struct ChannelState {
     ring: VecDeque<Frame>,
     bytes: usize,
     /// Number of records ever pushed into the ring.
-    pub(super) told: u64,
+    pub(super) pushed: u64,
     /// Set when no more frames will come.
     pub(super) ended: Option<End>,
     /// Set from a push until all readers are woken. Frames that all have read are released only after that.
@@ -154,7 +156,7 @@ impl ChannelState {
         let left = self.readers[slot].take();
         self.vacant.push(slot);
         if left.as_ref().is_some_and(|reader| reader.next == Some(self.first)) {
-            self.forget_heard();
+            self.release_read();
         }
         left.and_then(|reader| reader.waker)
     }
@@ -193,7 +195,7 @@ impl ChannelState {
         let before = std::mem::replace(&mut reader.next, next);
         // It may have been the last reader that needed the oldest frames.
         if before == Some(self.first) && !self.waking {
-            self.forget_heard();
+            self.release_read();
         }
     }
 
@@ -212,9 +214,9 @@ impl ChannelState {
     }
 
     /// Number of records in all frames before the one with this number.
-    pub(super) fn told_before(&self, next: u64) -> u64 {
+    pub(super) fn records_before(&self, next: u64) -> u64 {
         let ahead = self.frames(next).into_iter().flatten().map(|frame| frame.records as u64);
-        self.told - ahead.sum::<u64>()
+        self.pushed - ahead.sum::<u64>()
     }
 
     /// Position of the slowest reader.
@@ -234,7 +236,7 @@ impl ChannelState {
             self.ended = Some(End::Closed);
         }
         self.bytes += frame.bytes.len();
-        self.told += frame.records as u64;
+        self.pushed += frame.records as u64;
         self.ring.push_back(frame);
         // The newest frame stays, however large: most readers are about to take it.
         while (self.bytes > limits.ring_bytes || self.ring.len() > limits.ring_frames) && self.ring.len() > 1
@@ -273,11 +275,11 @@ impl ChannelState {
     /// Called when all readers have been woken.
     pub(super) fn woken(&mut self) {
         self.waking = false;
-        self.forget_heard();
+        self.release_read();
     }
 
     /// Drops the frames that all readers of the ring have taken.
-    fn forget_heard(&mut self) {
+    fn release_read(&mut self) {
         if self.ring.is_empty() || self.ended.is_some() {
             // The last frame of a closed log is kept for readers that still come from the log.
             return;

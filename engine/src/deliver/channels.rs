@@ -1,3 +1,5 @@
+//! The registry of channels: readers join here, and the last one to leave removes a channel.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -124,11 +126,11 @@ impl Channels {
         let living = |forms: &Forms| forms.iter().filter_map(|(_, channel)| channel.upgrade()).collect();
         // Dropped after the lock: this may become the last owner of a channel, and dropping it takes the lock.
         let logs: Vec<Vec<_>> = self.registry.lock().values().map(living).collect();
-        let heard = |channels: &Vec<Arc<Channel>>| {
+        let with_readers = |channels: &Vec<Arc<Channel>>| {
             let channel = channels.iter().find(|channel| channel.readers() > 0)?;
             Some(channel.source.clone())
         };
-        logs.iter().filter_map(heard).collect()
+        logs.iter().filter_map(with_readers).collect()
     }
 
     /// Number of channels.

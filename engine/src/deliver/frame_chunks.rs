@@ -1,3 +1,5 @@
+//! The bytes of a frame, in one chunk or two.
+
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};

@@ -55,7 +55,7 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
     loop {
         tokio::select! {
             channel = stale.recv() => match channel {
-                Some(channel) => working.push(look_after(channel)),
+                Some(channel) => working.push(serve(channel)),
                 None => return,
             },
             Some(()) = working.next() => {}
@@ -64,7 +64,7 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
 }
 
 /// Brings a channel up to date. If that panics, its readers are told that it is lost; other channels go on.
-async fn look_after(channel: Arc<Channel>) {
+async fn serve(channel: Arc<Channel>) {
     let bringing = AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
     if bringing.await.is_err() {
         let readers = channel.lock().lose(Lost::Failed);

@@ -1,3 +1,5 @@
+//! Subscriptions: the cursor of one reader, in the log or in the ring of a channel.
+
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -19,12 +21,12 @@ pub struct Subscription {
     stamp: u64,
     read_state: ReadState,
     /// Records of the channel before this reader's next one; `None` until it has reached the ring.
-    heard: Option<u64>,
+    records_read: Option<u64>,
     /// Whether the reader has ever reached the tail.
     caught_up: bool,
     /// Whether the first frame was given. It is given even when nothing is new, because it carries the
     /// reader's position.
-    greeted: bool,
+    has_first_frame: bool,
     over: Option<Step>,
 }
 
@@ -60,9 +62,9 @@ impl Subscription {
             after,
             stamp,
             read_state,
-            heard: None,
+            records_read: None,
             caught_up: false,
-            greeted: false,
+            has_first_frame: false,
             over: None,
         }
     }
@@ -79,8 +81,8 @@ impl Subscription {
 
     /// Number of records that the reader has not taken yet; `None` until it has reached the tail once.
     pub fn lag(&self) -> Option<u64> {
-        let heard = self.heard.filter(|_| self.caught_up)?;
-        Some(self.channel.lock().told.saturating_sub(heard))
+        let records_read = self.records_read.filter(|_| self.caught_up)?;
+        Some(self.channel.lock().pushed.saturating_sub(records_read))
     }
 
     /// Passes the next frames to `take`, until they have at least `room` bytes. Pending when nothing is new;
@@ -147,7 +149,7 @@ impl Subscription {
         room: usize,
         take: &mut impl FnMut(&Frame),
     ) -> Poll<Option<Step>> {
-        let Self { channel, slot, after, stamp, read_state, heard, caught_up, over, .. } = self;
+        let Self { channel, slot, after, stamp, read_state, records_read, caught_up, over, .. } = self;
         let mut state = channel.lock();
         let Some(frames) = state.frames(next) else {
             // The reader was so slow that its next frame was dropped from the ring.
@@ -169,7 +171,7 @@ impl Subscription {
         }
         if taken > 0 {
             state.note(*slot, *after, Some(next + taken));
-            *heard = heard.map(|heard| heard + records);
+            *records_read = records_read.map(|records_read| records_read + records);
             *read_state = ReadState::Ring(next + taken);
             *over = closed.then_some(Step::Closed);
             return Poll::Ready(Some(Step::Frames));
@@ -192,19 +194,19 @@ impl Subscription {
     /// Moves to the ring if the reader has reached it; otherwise begins to read the log, or waits.
     fn begin(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.channel.lock();
-        if self.greeted
+        if self.has_first_frame
             && let Some(next) = state.locate(self.after)
         {
             let first = state.frames(next).and_then(|mut frames| frames.next());
             let shown = first.map_or_else(|| self.channel.encode.stamp(), |frame| frame.stamp);
             if shown >= self.stamp {
                 state.note(self.slot, self.after, Some(next));
-                self.heard = Some(state.told_before(next));
+                self.records_read = Some(state.records_before(next));
                 self.read_state = ReadState::Ring(next);
                 return Poll::Ready(());
             }
         }
-        if self.greeted && self.after >= state.head {
+        if self.has_first_frame && self.after >= state.head {
             match state.ended {
                 Some(End::Lost(lost)) => {
                     self.over = Some(Step::Lost(lost));
@@ -253,9 +255,9 @@ impl Subscription {
     /// Moves past a frame that was not in the ring.
     fn pass(&mut self, frame: &Frame) {
         self.after = frame.next;
-        self.heard = self.heard.map(|heard| heard + frame.records as u64);
+        self.records_read = self.records_read.map(|records_read| records_read + frame.records as u64);
         self.channel.lock().note(self.slot, self.after, None);
-        self.greeted = true;
+        self.has_first_frame = true;
         // A reader that asked for a stamp in the future gets the shared frames again as soon as possible.
         self.stamp = self.stamp.min(self.channel.encode.stamp().saturating_add(1));
         if frame.closed {
