@@ -365,7 +365,8 @@ pub async fn read(
         Live::LongPoll => long_poll(&api, &stream, query, request.headers(), &pass).await,
         Live::Sse => follow(&api, &stream, query, Transport::of(&mut request), pass).await,
         Live::WebSocket => {
-            let upgrade = Upgrade::validate_head(request.method(), request.version(), request.headers(), &[])?;
+            let upgrade =
+                Upgrade::validate_head(request.method(), request.version(), request.headers(), &[])?;
             converse(&api, &stream, query, upgrade, Transport::of(&mut request), pass).await
         }
     }

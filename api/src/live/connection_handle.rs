@@ -1,3 +1,5 @@
+//! A handle of the connection under a request: to cut it, and to learn whether the client is there.
+
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,3 +1,5 @@
+//! The registry of live responses, which are ticked once a second and ended when the server stops.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 

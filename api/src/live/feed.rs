@@ -86,7 +86,7 @@ pub struct Feed {
     ended: Option<(End, Timestamp)>,
     /// Set until it is decided where the client begins.
     waiting: bool,
-    /// Set once the client has caught up and was told.
+    /// Set once the client has caught up and the protocol has been informed.
     caught_up: bool,
     /// Set when bytes were sent since the last tick.
     moved: bool,

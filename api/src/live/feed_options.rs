@@ -1,3 +1,5 @@
+//! Options of a feed: how long it lasts, heartbeats, and when its reader is too slow.
+
 use std::time::Duration;
 
 use tidings_auth::{Denied, Pass};

@@ -1,3 +1,5 @@
+//! Errors of rooms, without HTTP.
+
 use tidings_engine::log::{CommitError, ReadError, Refusal, StoreError};
 use tidings_model::limits;
 

@@ -153,7 +153,7 @@ mod tests {
     /// What can happen to a room.
     #[derive(Clone, Debug)]
     enum Step {
-        /// An append of so many sets out.
+        /// Begins an append of so many records.
         SetOut(u64),
         /// One of those under way is committed, or lost; the generator does not know yet.
         Commit {

@@ -1,3 +1,5 @@
+//! Errors of streams, in the words of the protocol and without HTTP.
+
 use tidings_engine::log::{CommitError, ReadError, Refusal, StoreError};
 use tidings_model::{Position, limits};
 

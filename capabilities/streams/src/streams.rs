@@ -1,3 +1,5 @@
+//! The handle of streams, and whether a stream can be used.
+
 use std::sync::Arc;
 use std::time::Duration;
 
