@@ -42,7 +42,7 @@ impl Observer<Table> for Caches {
             Change::Members { log, remove, .. } => self.leases.revoke(*log, remove),
             Change::Remove { log } => {
                 self.leases.clear(*log);
-                self.active.let_go(*log);
+                self.active.remove(*log);
             }
             // What an active room knows of these it learns from its own writes: only the node that leads gives cursors
             // and keeps marks, and it reads rooms anew when it begins to lead.

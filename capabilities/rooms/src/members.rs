@@ -157,7 +157,7 @@ impl Inner {
         };
         // Before: whoever leaves its leases is disturbed, also if nothing comes of it.
         let wanted = MemberChange { add: &add, remove: &remove, most };
-        self.store.judge_members(log, wanted).await?.map_err(CommitError::Declined)?;
+        self.store.validate_members(log, wanted).await?.map_err(CommitError::Declined)?;
         let _leaving = self.caches.leases.leave(log, &remove);
         let joined = self.store.status(log).await?.tail;
         let change = Change::Members { log, add, remove, joined, most };

@@ -96,22 +96,22 @@ impl ActiveRooms {
         self.lock().typed_in.insert(log, active);
     }
 
-    /// Lets go of a room that has ended.
-    pub(crate) fn let_go(&self, log: LogId) {
+    /// Removes a room that has ended.
+    pub(crate) fn remove(&self, log: LogId) {
         let mut registry = self.lock();
         registry.typed_in.remove(&log);
-        registry.let_go(log);
+        registry.evict(log);
     }
 
-    /// Forgets all rooms: who needs one reads it from the store again.
+    /// Forgets all rooms. Each is read from the store again when it is needed.
     pub(crate) fn forget(&self) {
         let mut registry = self.lock();
         registry.rooms.clear();
         registry.order.clear();
-        registry.let_go.0.iter_mut().for_each(|count| *count = count.wrapping_add(1));
+        registry.evictions.0.iter_mut().for_each(|count| *count = count.wrapping_add(1));
     }
 
-    /// How many there are.
+    /// Number of rooms in memory.
     pub(crate) fn len(&self) -> usize {
         self.lock().rooms.len()
     }
@@ -125,7 +125,7 @@ impl Inner {
     /// The in-memory state of a room, loaded from the store if needed.
     pub(crate) async fn active(&self, log: LogId) -> Result<Arc<Active>, RoomError> {
         loop {
-            let let_go = {
+            let evictions = {
                 let mut registry = self.caches.active.lock();
                 if let Some(active) = registry.rooms.get(&log) {
                     return Ok(active.clone());
@@ -154,17 +154,17 @@ impl Inner {
         Arc::strong_count(active) > 1 || self.channels.readers(log) > 0
     }
 
-    /// Lets go of rooms that nobody uses, some at a time.
-    pub(crate) fn let_rest(&self) {
+    /// Evicts all idle rooms, some per lock.
+    pub(crate) fn evict_idle(&self) {
         let mut left = self.caches.active.lock().order.len();
         while left > 0 {
             let looks = left.min(LOOKED_AT_IN_ONE_GO);
-            self.caches.active.lock().let_rest(looks, |log, active| self.is_used(log, active));
+            self.caches.active.lock().evict_idle(looks, |log, active| self.is_used(log, active));
             left -= looks;
         }
     }
 
-    /// Lets go of ephemeral events for so long that everybody has heard it.
+    /// Drops ephemeral events that are old enough for every reader to have received them.
     pub(crate) fn forget_typing(&self) {
         let before = self.now() - limits::TYPING_KEPT;
         self.caches.active.lock().typed_in.retain(|_, active| active.forget_recent(before));

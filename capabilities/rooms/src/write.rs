@@ -173,7 +173,7 @@ impl Appending {
         let marks = Marks { kept: true, reacted: kinds.contains(&Kind::Reaction) };
         let commit = marking(Commit::new().with(append), log, active.marks(), marks, now);
         let appended = inner.commit_in(&tenure, commit).await?.appended();
-        in_flight.arrived(appended.last);
+        in_flight.committed(appended.last);
         active.marked(marks);
         inner.counts.written(kinds);
         if let Some(producer) = producer {

@@ -44,7 +44,7 @@ pub async fn what_is_judged_of_members_is_what_a_commit_is_told(mut fixture: imp
         (log, users(&["eve"]), users(&["bob"]), Ok(())),
     ] {
         let asked = MemberChange { add: &add, remove: &remove, most: 2 };
-        assert_eq!(store.judge_members(of, asked).await, Ok(told), "{add:?} {remove:?}");
+        assert_eq!(store.validate_members(of, asked).await, Ok(told), "{add:?} {remove:?}");
         let asked = Change::Members { log: of, add, remove, joined: at(1), most: 2 };
         assert_eq!(change(store, asked).await, told);
     }
