@@ -1,4 +1,4 @@
-//! The description of this interface for programs, `/openapi.json`, made from what is written beside the handlers.
+//! The OpenAPI description, `/openapi.json`, generated from the attributes and doc comments of the handlers.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -12,206 +12,218 @@ use utoipa::{IntoResponses, Modify, OpenApi, ToSchema};
 
 use crate::capability::CAPABILITIES;
 
-/// Every answer that says no.
+/// Body of every error response, except those of rooms.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it only describes what `ApiError` writes")]
 pub struct ErrorAnswer {
     error: ErrorDetail,
 }
 
-/// What is wrong.
+/// Code and message of an error.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it only describes what `ApiError` writes")]
 pub struct ErrorDetail {
-    /// For programs; it does not change.
+    /// Stable code for programs.
     #[schema(pattern = "^[a-z0-9_]+$")]
     code: String,
-    /// For people; it may change.
+    /// Message for people; its wording may change.
     message: String,
 }
 
-/// Every answer of rooms that says no.
+/// Body of every error response of rooms.
 #[derive(ToSchema)]
 #[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "it only describes what `rooms::Refusal` writes")]
 pub struct RoomErrorAnswer {
-    /// For programs; it does not change.
+    /// Stable code for programs.
     error: String,
-    /// For people; it may change.
+    /// Message for people; its wording may change.
     message: String,
-    /// After how many seconds it may be tried again.
+    /// Seconds after which the request may be repeated.
     retry_after: Option<f64>,
-    /// What a program needs to go on.
+    /// Values that a program needs to recover, such as the cursor to resume from.
     detail: Option<serde_json::Value>,
 }
 
-/// Bytes of any kind.
+/// Content of any type.
 #[derive(ToSchema)]
 #[schema(value_type = String, format = Binary)]
 #[expect(dead_code, reason = "it only describes what is sent")]
 pub struct Content(Vec<u8>);
 
-/// How it is.
+/// Status of the server.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it only describes what the handlers write")]
 pub struct StatusAnswer {
-    /// `ok` or `ready`.
+    /// Status: `ok` (`/health`) or `ready` (`/ready`).
     status: String,
 }
 
-/// What any request may be told.
+/// Error responses of every request.
 pub struct AnyRefusals;
 
-/// What a request that needs a credential may be told.
+/// Error responses of a request that needs a credential.
 pub struct CallerRefusals;
 
-/// What a request within a project may be told.
+/// Error responses of a request within a project.
 pub struct ProjectRefusals;
 
-/// What a request that administers may be told.
+/// Error responses of an administrative request.
 pub struct AdminRefusals;
 
-/// What a request to a stream may be told.
+/// Error responses of a request to a stream.
 pub struct StreamRefusals;
 
-/// What a request about a session may be told.
+/// Error responses of a request about a session.
 pub struct SessionRefusals;
 
-/// What a request that writes to a stream may be told.
+/// Error responses of a request that writes to a stream.
 pub struct WriteRefusals;
 
-/// What a request to a room may be told.
+/// Error responses of a request to a room.
 pub struct RoomRefusals;
 
 const ANY: &[(u16, &str)] = &[
-    (400, "The request cannot be understood; `invalid_host`: it has no `Host`, or several."),
-    (414, "`uri_too_long`: path and query are too long."),
-    (415, "`content_encoding_unsupported`: the body has a `Content-Encoding`."),
-    (431, "`headers_too_large`: first line and headers are too large."),
-    (501, "`transfer_encoding_unknown`: a `Transfer-Encoding` other than `chunked`."),
+    (400, "The request is malformed. `invalid_host`: it has no `Host` header, or more than one."),
+    (414, "`uri_too_long`: the path and query are too long."),
+    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding`."),
+    (431, "`headers_too_large`: the request line and headers are too large."),
+    (501, "`transfer_encoding_unknown`: the `Transfer-Encoding` is not `chunked`."),
 ];
 
-const NOT_NOW: &str = "`too_many_connections` or `too_many_bodies`: as much is in use as may be; `Retry-After` says when to come \
-    again.";
+const NOT_NOW: &str = "`too_many_connections` or `too_many_bodies`: the server is at its limit; `Retry-After` says when to try again.";
 
 const CALLER: &[(u16, &str)] = &[
     (
         401,
         "`token_missing`, `token_malformed`, `token_expired`, `token_too_early`, `token_revoked` or `unauthorized`: \
-         nobody whom the server knows.",
+         the credential is missing or not valid.",
     ),
-    (403, "`wrong_project` or `forbidden`: somebody who may not do this."),
+    (403, "`wrong_project` or `forbidden`: the credential does not allow this."),
     (503, NOT_NOW),
 ];
 
-const OURS: &[(u16, &str)] = &[(500, "`internal`: our fault.")];
+const OURS: &[(u16, &str)] = &[(500, "`internal`: the server failed; the details are in its log.")];
 
 const PROJECT: &[(u16, &str)] = &[(
     429,
-    "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again.",
+    "`too_many_requests`: the project exceeds its rate limit; `Retry-After` says when to try again.",
 )];
 
 const ADMIN: &[(u16, &str)] = &[
-    (404, "`project_not_found` or `key_not_found`."),
-    (408, "`body_too_slow`: the body came too slowly."),
+    (404, "`project_not_found` or `key_not_found`: the project or key does not exist."),
+    (408, "`body_too_slow`: the body arrived too slowly."),
     (
         409,
         "`project_exists`, `project_removing`, `project_given`, `default_project`, `no_key`, `last_key`, `key_exists`, \
-         `too_many_keys` or `too_many_projects`: it does not go with what is there.",
+         `too_many_keys` or `too_many_projects`: the request conflicts with the current state.",
     ),
-    (413, "`body_too_large`."),
-    (507, "`no_space`: the store is out of space."),
+    (413, "`body_too_large`: the body is too large."),
+    (507, "`no_space`: the store is out of disk space."),
 ];
 
 const STREAM: &[(u16, &str)] = &[
-    (404, "`stream_not_found`: there is no such stream."),
+    (404, "`stream_not_found`: the stream does not exist."),
     (
         410,
-        "`stream_gone`: the stream was deleted and is kept for its forks; `offset_trimmed`: what was asked is gone.",
+        "`stream_gone`: the stream was deleted and is kept only for its forks; `offset_trimmed`: messages at the offset were \
+         removed by retention.",
     ),
     (
         503,
-        "`too_many_readers`, `too_many_bodies` or `too_many_connections`, with `Retry-After`, or `contended`: not now.",
+        "`too_many_readers`, `too_many_bodies` or `too_many_connections`, with `Retry-After`: the limit is reached; `contended`: too many \
+         concurrent changes.",
     ),
 ];
 
 const SESSION: &[(u16, &str)] = &[
-    (404, "`session_not_found` or `stream_not_found`: there is no such session, or nothing to subscribe to."),
-    (408, "`body_too_slow`: the body came too slowly."),
+    (
+        404,
+        "`session_not_found` or `stream_not_found`: the session, or the stream to subscribe to, does not exist.",
+    ),
+    (408, "`body_too_slow`: the body arrived too slowly."),
     (
         409,
-        "`content_type_mismatch`: the session has messages of another type; `stream_exists`: the id is that of a stream \
-         which is no session.",
+        "`content_type_mismatch`: the session has another content type; `stream_exists`: a stream that is not a session has \
+         this id.",
     ),
-    (410, "`stream_gone`: the session was deleted and is kept for its forks."),
-    (413, "`body_too_large`."),
+    (410, "`stream_gone`: the session was deleted and is kept only for its forks."),
+    (413, "`body_too_large`: the body is too large."),
     (
         429,
-        "`too_many_subscriptions`, `too_many_left`, `too_many_subscribers`, `too_many_sessions`: there are as many as there \
-         may be; `too_many_envelope_changes`: it was changed as often as it may be; `too_many_requests`: `Retry-After` says \
-         when to come again.",
+        "`too_many_subscriptions`, `too_many_left`, `too_many_subscribers`, `too_many_sessions`: the limit is reached; \
+         `too_many_envelope_changes`: the envelope setting was changed too often; `too_many_requests`: the project exceeds \
+         its rate limit, `Retry-After` says when to try again.",
     ),
-    (500, "`internal`: our fault."),
-    (503, "`too_many_bodies` or `too_many_connections`, with `Retry-After`, or `contended`: not now."),
-    (507, "`no_space`: the store is out of space."),
+    (500, "`internal`: the server failed; the details are in its log."),
+    (
+        503,
+        "`too_many_bodies` or `too_many_connections`, with `Retry-After`: the limit is reached; `contended`: too many \
+         concurrent changes.",
+    ),
+    (507, "`no_space`: the store is out of disk space."),
 ];
 
 const WRITE: &[(u16, &str)] = &[
     (
         403,
-        "`wrong_project` or `forbidden`: somebody who may not do this; `producer_fenced`: a newer instance of the producer \
-         has taken over; `source_foreign`: another project's; `session_stream`: only what a session subscribes to is \
-         appended to its stream.",
+        "`wrong_project` or `forbidden`: the credential does not allow this; `producer_fenced`: a newer instance of the producer \
+         has taken over; `source_foreign`: the source of the fork belongs to another project; `session_stream`: clients \
+         cannot append to the stream of a session.",
     ),
-    (408, "`body_too_slow`: the body came too slowly."),
+    (408, "`body_too_slow`: the body arrived too slowly."),
     (
         409,
         "`stream_exists`, `stream_closed`, `content_type_mismatch`, `producer_gap`, `sequence_conflict` or \
-         `source_gone`: it does not go with what is there.",
+         `source_gone`: the request conflicts with the current state.",
     ),
-    (412, "`tail_moved`: the tail is not where `If-Match` says."),
-    (413, "`body_too_large` or `too_many_messages`."),
+    (412, "`tail_moved`: the tail is not at the offset in `If-Match`."),
+    (413, "`body_too_large` or `too_many_messages`: the body is too large or has too many messages."),
     (
         429,
-        "`too_many_requests`: the project makes too many requests; `Retry-After` says when to come again; \
-         `too_many_producers`: the stream knows as many as it can; `Retry-After` says when to try again.",
+        "`too_many_requests`: the project exceeds its rate limit; \
+         `too_many_producers`: the stream has its maximum number of producers. `Retry-After` says when to try again.",
     ),
-    (507, "`no_space`: the store is out of space."),
+    (507, "`no_space`: the store is out of disk space."),
 ];
 
 const ROOM: &[(u16, &str)] = &[
-    (400, "`InvalidRequest` or `InvalidCursor`: the request cannot be understood."),
-    (401, "`AuthRequired` or `TokenExpired`: nobody whom the server knows."),
+    (400, "`InvalidRequest` or `InvalidCursor`: the request or its cursor is malformed."),
+    (401, "`AuthRequired` or `TokenExpired`: the credential is missing, not valid or expired."),
     (
         403,
-        "`NotMember`: not a member, or there is no such room; `UserRequired`: the credential names no user; `Forbidden`: it \
-         does not allow this; `ProducerFenced`: a newer instance of the producer has taken over.",
+        "`NotMember`: the user is not a member, or the room does not exist; `UserRequired`: the credential names no user; \
+         `Forbidden`: the credential does not allow this; `ProducerFenced`: a newer instance of the producer has taken over.",
     ),
-    (404, "`ConvoNotFound`: there is no such room, for those who manage rooms."),
-    (408, "`InvalidRequest`: the body came too slowly."),
+    (
+        404,
+        "`ConvoNotFound`: the room does not exist (only with the scope `manage`; others get 403 `NotMember`).",
+    ),
+    (408, "`InvalidRequest`: the body arrived too slowly."),
     (
         409,
-        "`SlowConsumer`: too slow a moment ago; `ProducerGap`: a request of the producer is missing before this one; \
-         `ProducerForgotten`: the request was made, and what it wrote is no longer kept.",
+        "`SlowConsumer`: the reader was disconnected for being too slow a moment ago; `ProducerGap`: the producer skipped a \
+         sequence number; `ProducerForgotten`: the request is a repetition whose events are no longer stored.",
     ),
     (
         410,
-        "`CursorCompacted` or `FutureCursor`: the place is gone, or never was; `detail` says where to begin.",
+        "`CursorCompacted`: events after the cursor were removed; `FutureCursor`: the cursor is beyond the newest event. \
+         `detail` says where to resume.",
     ),
-    (413, "`PayloadTooLarge`: a payload, the body, or the number of events or members."),
-    (414, "`uri_too_long`: path and query are too long."),
-    (415, "`content_encoding_unsupported`: the body has a `Content-Encoding`."),
-    (426, "`InvalidRequest`: not asked as RFC 6455 asks for a WebSocket."),
+    (413, "`PayloadTooLarge`: the body or a payload is too large, or there are too many events or members."),
+    (414, "`uri_too_long`: the path and query are too long."),
+    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding`."),
+    (426, "`InvalidRequest`: the request is not a WebSocket handshake as in RFC 6455."),
     (
         429,
-        "`TooManyStreams`, `TooManyProducers` or `TooManyRequests`: `Retry-After` says when to come again.",
+        "`TooManyStreams`, `TooManyProducers` or `TooManyRequests`: the limit is reached; `Retry-After` says when to try again.",
     ),
-    (431, "`headers_too_large`: first line and headers are too large."),
-    (500, "`Unavailable`: our fault."),
-    (501, "`transfer_encoding_unknown`: a `Transfer-Encoding` other than `chunked`."),
-    (503, "`Unavailable`: not now, and as much is in use as may be; `Retry-After` says when to come again."),
-    (505, "`InvalidRequest`: a WebSocket begins with HTTP/1.1."),
-    (507, "`Unavailable`: the store is out of space."),
+    (431, "`headers_too_large`: the request line and headers are too large."),
+    (500, "`Unavailable`: the server failed; the details are in its log."),
+    (501, "`transfer_encoding_unknown`: the `Transfer-Encoding` is not `chunked`."),
+    (503, "`Unavailable`: the server is at its limit; `Retry-After` says when to try again."),
+    (505, "`InvalidRequest`: a WebSocket handshake needs HTTP/1.1."),
+    (507, "`Unavailable`: the store is out of disk space."),
 ];
 
 fn refusals(lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
@@ -279,7 +291,7 @@ impl IntoResponses for RoomRefusals {
 #[openapi(
     info(
         title = "tidings",
-        description = "Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.",
+        description = "A self-hosted subscription server: publish once, and every subscriber receives it. Nothing acknowledged is lost.",
         license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT")
     ),
     components(schemas(Content, ErrorAnswer, ErrorDetail, RoomErrorAnswer, StatusAnswer)),
@@ -288,7 +300,7 @@ impl IntoResponses for RoomRefusals {
 )]
 struct Interface;
 
-/// How a request says who it is.
+/// Adds the ways to send a credential.
 struct Credentials;
 
 impl Modify for Credentials {
@@ -297,7 +309,10 @@ impl Modify for Credentials {
             .scheme(HttpAuthScheme::Bearer)
             .description(Some("A token or an API key of the project, or the admin key."))
             .build();
-        let in_query = ApiKeyValue::with_description("token", "The same, for those who cannot set headers.");
+        let in_query = ApiKeyValue::with_description(
+            "token",
+            "The same credential as a query parameter, for clients that cannot set headers.",
+        );
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
         components.add_security_scheme("token_in_query", SecurityScheme::ApiKey(ApiKey::Query(in_query)));
@@ -339,7 +354,7 @@ fn without_project(mut item: PathItem) -> PathItem {
     item
 }
 
-/// The description as text, as it is served.
+/// The description as JSON text.
 pub fn text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -349,13 +364,13 @@ pub fn text() -> &'static str {
     })
 }
 
-/// This description.
+/// Get the OpenAPI description of the server.
 #[utoipa::path(
     get,
     path = "/openapi.json",
     tag = "operations",
     security(()),
-    responses((status = 200, description = "This document.", content_type = "application/json"), AnyRefusals)
+    responses((status = 200, description = "The OpenAPI description.", content_type = "application/json"), AnyRefusals)
 )]
 pub async fn describe_interface() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text()).into_response()

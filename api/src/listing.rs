@@ -1,4 +1,4 @@
-//! Which streams a project has.
+//! Listing the streams of a project.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Query, State};
@@ -21,20 +21,20 @@ use crate::path::ProjectPath;
 use crate::wire::offset;
 use crate::wire::query::once;
 
-/// Lists the streams of a project, by their ids.
+/// List the streams of a project, sorted by id.
 #[utoipa::path(
     get,
     path = "/v1/{project}/streams",
     tag = "streams",
     operation_id = "list_streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("prefix" = Option<String>, Query, description = "Only ids that begin so."),
-        ("limit" = Option<String>, Query, description = "How many at most, 100 otherwise.", example = "10"),
-        ("cursor" = Option<String>, Query, description = "The `nextCursor` of the answer before."),
-        ("sessions" = Option<String>, Query, description = "`true` or `false`: whether streams of sessions are wanted, too."),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("prefix" = Option<String>, Query, description = "Prefix that the ids must have."),
+        ("limit" = Option<String>, Query, description = "Maximum number of streams in the response; default 100.", example = "10"),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous response."),
+        ("sessions" = Option<String>, Query, description = "`true` to include the streams of sessions; default `false`."),
     ),
-    responses((status = 200, description = "Some of them.", body = Listed), ProjectRefusals)
+    responses((status = 200, description = "One page of streams.", body = Listed), ProjectRefusals)
 )]
 pub async fn list(
     State(api): State<Api>,
@@ -52,24 +52,24 @@ pub async fn list(
     Ok((AppendHeaders([(header::CACHE_CONTROL, "no-store")]), Json(body)))
 }
 
-/// Streams of a project.
+/// One page of the streams of a project.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Listed {
     streams: Vec<ListedStream>,
-    /// There are more, after this.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
-/// A stream in a list. Times are milliseconds since 1970.
+/// A stream of a listing. Times are in milliseconds since 1970.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct ListedStream {
     id: String,
     content_type: String,
-    /// Its tail.
+    /// Offset of the stream's tail.
     next_offset: String,
     closed: bool,
     created_at: u64,
@@ -91,7 +91,7 @@ impl ListedStream {
     }
 }
 
-/// Which streams to list.
+/// Query of a listing of streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
     prefix: String,
@@ -112,7 +112,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ListQuery {
 }
 
 impl ListQuery {
-    /// Reads the parameters it knows; others do not matter.
+    /// Parses the known parameters and ignores all others.
     fn parse(pairs: &[(String, String)]) -> Result<Self, ApiError> {
         let limit = match once(pairs, "limit")?.map(str::parse) {
             None => limits::LISTED_STREAMS_DEFAULT,
@@ -133,7 +133,7 @@ impl ListQuery {
     }
 }
 
-/// A cursor is the last id that was listed. Clients are not told.
+/// A cursor is the last listed id, encoded; it is opaque to clients.
 fn cursor(text: &str) -> Result<StreamId, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
     let id = bytes.and_then(|bytes| StreamId::parse(std::str::from_utf8(&bytes).ok()?).ok());

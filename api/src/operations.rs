@@ -1,4 +1,4 @@
-//! What operators and their machines ask: is it alive, is it ready, what are its numbers.
+//! Routes for operators and orchestrators: liveness, readiness, metrics.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -34,33 +34,33 @@ pub fn routes(routes: Routes) -> Routes {
 /// Who may read the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
-    /// Everybody: on a listener of its own, or in development.
+    /// Everybody: the metrics have a listener of their own, or the server is in dev mode.
     Open,
-    /// Whoever has the admin key.
+    /// Only callers with the admin key.
     AdminKey,
 }
 
-/// The process serves. Needs no credentials.
+/// Liveness. Needs no credentials.
 #[utoipa::path(
     get,
     path = "/health",
     tag = "operations",
     security(()),
-    responses((status = 200, description = "It does.", body = StatusAnswer), AnyRefusals)
+    responses((status = 200, description = "The process is up and serving requests.", body = StatusAnswer), AnyRefusals)
 )]
 pub async fn health() -> axum::Json<Value> {
     axum::Json(json!({ "status": "ok" }))
 }
 
-/// Whether writes would be taken. Needs no credentials.
+/// Readiness: whether the server accepts writes. Needs no credentials.
 #[utoipa::path(
     get,
     path = "/ready",
     tag = "operations",
     security(()),
     responses(
-        (status = 200, description = "They would.", body = StatusAnswer),
-        (status = 503, description = "`draining`, `duty_stopped`, `no_space` or `store_stopped`.", body = ErrorAnswer),
+        (status = 200, description = "The server accepts reads and writes.", body = StatusAnswer),
+        (status = 503, description = "The server does not accept writes. `draining`: it is shutting down; `duty_stopped`: a background task has ended; `no_space`: the store is out of disk space; `store_stopped`: the store has failed.", body = ErrorAnswer),
         AnyRefusals,
     )
 )]
@@ -86,13 +86,13 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
     }
 }
 
-/// All metrics, in the text that Prometheus reads. Needs the admin key, unless the server is for development.
+/// All metrics in the Prometheus text format. Needs the admin key, except in dev mode.
 #[utoipa::path(
     get,
     path = "/metrics",
     tag = "operations",
     responses(
-        (status = 200, description = "All of them.", body = String, content_type = "text/plain"),
+        (status = 200, description = "All metrics of the server.", body = String, content_type = "text/plain"),
         CallerRefusals,
     )
 )]

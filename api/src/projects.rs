@@ -1,4 +1,4 @@
-//! Administration over HTTP: projects, their keys, tokens, and how a project is set.
+//! Administration over HTTP: projects, their signing keys, their tokens and their configuration.
 
 use std::time::Duration;
 
@@ -41,13 +41,13 @@ fn routes(routes: Routes) -> Routes {
         .route("/v1/config/{project}", get(get_config).put(put_config))
 }
 
-/// Lists the projects that are stored. Needs the admin key, as all that is under `/v1/projects` does.
+/// List the stored projects. Needs the admin key, like everything under `/v1/projects`.
 #[utoipa::path(
     get,
     path = "/v1/projects",
     tag = "administration",
     operation_id = "list_projects",
-    responses((status = 200, description = "All of them.", body = ProjectList), AdminRefusals)
+    responses((status = 200, description = "All stored projects.", body = ProjectList), AdminRefusals)
 )]
 pub async fn list(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {
     caller.may_administer()?;
@@ -58,37 +58,37 @@ pub async fn list(State(api): State<Api>, caller: Caller) -> Result<Response, Ap
     Ok(told_once(StatusCode::OK, ProjectList { projects: listed.collect() }))
 }
 
-/// Projects.
+/// The stored projects.
 #[derive(Serialize, ToSchema)]
 pub struct ProjectList {
     projects: Vec<ListedProject>,
 }
 
-/// A project and the ids of its keys.
+/// A project and the ids of its signing keys, the newest first.
 #[derive(Serialize, ToSchema)]
 struct ListedProject {
     project: String,
     kids: Vec<String>,
 }
 
-/// A project to be.
+/// A project to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewProject {
     #[schema(example = "shop")]
     project: String,
-    /// Its signing key; one is drawn otherwise.
+    /// Signing key, at least 16 bytes of printable ASCII; default: a random one.
     key: Option<String>,
 }
 
-/// Creates a project, with a key.
+/// Create a project with a signing key.
 #[utoipa::path(
     post,
     path = "/v1/projects",
     tag = "administration",
     operation_id = "create_project",
     request_body(content = NewProject),
-    responses((status = 201, description = "Created; its key is told this once.", body = NewKeyAnswer), AdminRefusals)
+    responses((status = 201, description = "The project was created. Its key is shown only in this response.", body = NewKeyAnswer), AdminRefusals)
 )]
 pub async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Result<Response, ApiError> {
     caller.may_administer()?;
@@ -98,14 +98,14 @@ pub async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Resul
     Ok(new_key(&api.gate.projects().create(&project, key).await?))
 }
 
-/// Removes a project and all that is in it.
+/// Delete a project and everything in it. Its content is removed in the background.
 #[utoipa::path(
     delete,
     path = "/v1/projects/{project}",
     tag = "administration",
     operation_id = "remove_project",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
-    responses((status = 204, description = "Removed."), AdminRefusals)
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    responses((status = 204, description = "The project was deleted."), AdminRefusals)
 )]
 pub async fn remove(
     State(api): State<Api>,
@@ -117,23 +117,23 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A key to be.
+/// A signing key to add.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChosenKey {
-    /// The signing key; one is drawn otherwise.
+    /// Signing key, at least 16 bytes of printable ASCII; default: a random one.
     key: Option<String>,
 }
 
-/// Gives a project one more key, which signs from now on; those before still count.
+/// Add a signing key to a project. New tokens are signed with it; older keys stay valid.
 #[utoipa::path(
     post,
     path = "/v1/projects/{project}/keys",
     tag = "administration",
     operation_id = "rotate_key",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
     request_body(content = Option<ChosenKey>),
-    responses((status = 201, description = "Made; it is told this once.", body = NewKeyAnswer), AdminRefusals)
+    responses((status = 201, description = "The key was added. It is shown only in this response.", body = NewKeyAnswer), AdminRefusals)
 )]
 pub async fn rotate_key(
     State(api): State<Api>,
@@ -148,14 +148,14 @@ pub async fn rotate_key(
     Ok(new_key(&api.gate.projects().rotate_key(&project, chosen(wanted.key)?).await?))
 }
 
-/// Removes a key of a project. What was signed with it does not count any more.
+/// Remove a signing key of a project. Tokens signed with it are no longer valid.
 #[utoipa::path(
     delete,
     path = "/v1/projects/{project}/keys/{kid}",
     tag = "administration",
     operation_id = "remove_key",
-    params(("project" = String, Path, description = "The project.", example = "shop"), ("kid" = String, Path, description = "The key, by its id.", example = "k1")),
-    responses((status = 204, description = "Removed."), AdminRefusals)
+    params(("project" = String, Path, description = "Project id.", example = "shop"), ("kid" = String, Path, description = "Id of the key.", example = "k1")),
+    responses((status = 204, description = "The key was removed."), AdminRefusals)
 )]
 pub async fn remove_key(
     State(api): State<Api>,
@@ -167,36 +167,36 @@ pub async fn remove_key(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What a token is asked for with: how long it lives, whose it is, and claims as the token has them.
+/// A token to sign: its lifetime, its user and its claims.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// `read`, `write` or `manage`.
+    /// Scope of the token: `read`, `write` (includes `read`) or `manage` (includes both).
     #[schema(value_type = String, example = "read")]
     scope: Value,
-    /// The user of the application.
+    /// User id in the application (claim `sub`).
     #[schema(value_type = Option<String>)]
     user: Option<Value>,
-    /// How long it lives; an hour otherwise.
+    /// Lifetime in seconds; default 3,600.
     #[serde(rename = "ttlSeconds")]
     #[schema(minimum = 1)]
     ttl_seconds: Option<u64>,
-    /// The one stream it is for.
+    /// Id of the only stream that the token allows.
     #[schema(value_type = Option<String>)]
     stream_id: Option<Value>,
-    /// Globs of streams it is for.
+    /// Globs of the streams that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
     streams: Option<Value>,
-    /// Globs of topics it is for.
+    /// Globs of the topics that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
     topics: Option<Value>,
-    /// Globs of rooms it is for.
+    /// Globs of the rooms that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
     rooms: Option<Value>,
-    /// Globs of entities it is for.
+    /// Globs of the entities that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
     entities: Option<Value>,
-    /// The session it is for.
+    /// Id of the only session that the token allows.
     #[schema(value_type = Option<String>)]
     session: Option<Value>,
 }
@@ -220,15 +220,15 @@ impl NewToken {
     }
 }
 
-/// Signs a token with the newest key of a project.
+/// Sign a token with the newest key of a project.
 #[utoipa::path(
     post,
     path = "/v1/projects/{project}/tokens",
     tag = "administration",
     operation_id = "sign_token",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
     request_body(content = NewToken),
-    responses((status = 201, description = "Signed.", body = NewTokenAnswer), AdminRefusals)
+    responses((status = 201, description = "The token was signed.", body = NewTokenAnswer), AdminRefusals)
 )]
 pub async fn sign(
     State(api): State<Api>,
@@ -251,29 +251,29 @@ pub async fn sign(
     Ok(told_once(StatusCode::CREATED, NewTokenAnswer { token, expires_at }))
 }
 
-/// A token.
+/// A signed token.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTokenAnswer {
     token: String,
-    /// In milliseconds since 1970.
+    /// Time at which the token expires, in milliseconds since 1970.
     expires_at: u64,
 }
 
-/// A project's configuration as it is sent.
+/// Configuration of a project.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = ProjectConfig)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct WireConfig {
-    /// Whose pages may use the project: origins, or `*`.
+    /// Origins whose pages may use the project from a browser (CORS); `*` allows all.
     #[schema(value_type = Vec<String>)]
     cors_origins: Vec<Box<str>>,
-    /// Globs of streams that everybody may read.
+    /// Globs of the streams that anybody may read without a token.
     public: Vec<String>,
     hooks: WireHooks,
 }
 
-/// How hooks of a project are set.
+/// Configuration of a project's hooks.
 #[derive(Default, Deserialize, Serialize, ToSchema)]
 #[schema(as = ProjectHooks)]
 #[serde(deny_unknown_fields, default)]
@@ -301,14 +301,14 @@ impl WireConfig {
     }
 }
 
-/// How a project is set. Needs a token with the scope `manage`.
+/// Get the configuration of a project. Needs a token with the scope `manage`.
 #[utoipa::path(
     get,
     path = "/v1/config/{project}",
     tag = "administration",
     operation_id = "get_config",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
-    responses((status = 200, description = "So.", body = WireConfig), AdminRefusals)
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    responses((status = 200, description = "Current configuration of the project.", body = WireConfig), AdminRefusals)
 )]
 pub async fn get_config(
     State(api): State<Api>,
@@ -321,15 +321,15 @@ pub async fn get_config(
     Ok(axum::Json(WireConfig::new(config)).into_response())
 }
 
-/// Sets a project, as a whole. Needs a token with the scope `manage`.
+/// Replace the whole configuration of a project. Needs a token with the scope `manage`.
 #[utoipa::path(
     put,
     path = "/v1/config/{project}",
     tag = "administration",
     operation_id = "put_config",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
     request_body(content = WireConfig),
-    responses((status = 200, description = "It is set so.", body = WireConfig), AdminRefusals)
+    responses((status = 200, description = "The configuration was replaced.", body = WireConfig), AdminRefusals)
 )]
 pub async fn put_config(
     State(api): State<Api>,
@@ -350,16 +350,16 @@ fn chosen(key: Option<String>) -> Result<Option<Key>, ApiError> {
     Ok(key.map(|key| Key::parse(&key)).transpose()?)
 }
 
-/// A key that was made. Nobody is told it again.
+/// A new signing key. It is never shown again.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewKeyAnswer {
     project: String,
-    /// Its id, which tokens carry.
+    /// Id of the key; tokens name it in their header.
     kid: String,
-    /// What signs.
+    /// The key itself, the secret that signs tokens.
     key: String,
-    /// For what publishes and ingests.
+    /// API key for services that publish and ingest; valid as long as the signing key.
     api_key: String,
 }
 
@@ -373,7 +373,7 @@ fn new_key(new: &NewKey) -> Response {
     told_once(StatusCode::CREATED, told)
 }
 
-/// An answer that no cache keeps: it has secrets.
+/// A response that caches must not keep, because it contains secrets.
 fn told_once(status: StatusCode, told: impl Serialize) -> Response {
     (status, [(header::CACHE_CONTROL, "no-store")], axum::Json(told)).into_response()
 }
@@ -382,7 +382,7 @@ async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiE
     body::json(sent, limits::ADMIN_BODY_BYTES, api.intake(None)).await
 }
 
-/// For requests that need not say anything.
+/// Parses a body that may be empty, in which case all fields have their defaults.
 async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -> Result<T, ApiError> {
     let (body, _reserved) = body::bytes(body, limits::ADMIN_BODY_BYTES, api.intake(None)).await?;
     if body.is_empty() { Ok(T::default()) } else { body::parse_json(&body) }

@@ -1,4 +1,4 @@
-//! Sessions over HTTP: subscribe, publish, and what becomes of a session. Its stream is read as any stream.
+//! Sessions over HTTP: subscribe, unsubscribe, publish, get, touch and delete. A session's stream is read like any stream.
 
 use axum::Json;
 use axum::body::Body;
@@ -45,96 +45,96 @@ fn routes(routes: Routes) -> Routes {
 /// What stands in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
-/// Who is to hear what.
+/// A subscription to end.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Pair {
-    /// The session: any text without control characters and slashes.
+    /// Session id: any text without control characters and slashes.
     #[schema(example = "user-alice", min_length = 1, max_length = 512)]
     session_id: String,
-    /// The stream that is heard.
+    /// Id of the source stream.
     #[schema(example = "orders", min_length = 1, max_length = 512)]
     stream_id: String,
 }
 
-/// Who is to hear what, and how.
+/// A subscription to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSubscription {
-    /// The session: any text without control characters and slashes.
+    /// Session id: any text without control characters and slashes.
     #[schema(example = "user-alice", min_length = 1, max_length = 512)]
     session_id: String,
-    /// The stream that is heard.
+    /// Id of the source stream.
     #[schema(example = "orders", min_length = 1, max_length = 512)]
     stream_id: String,
-    /// Whether each message is shown as `{"stream","offset","ts","payload"}`. Left out, it stays as it is.
+    /// Whether the session's stream shows each message of this source as `{"stream","offset","ts","payload"}`. Default: unchanged, and `false` for a new subscription.
     envelope: Option<bool>,
 }
 
-/// A session that hears a stream.
+/// A subscription of a session to a stream.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubscribedAnswer {
-    /// The session.
+    /// Session id.
     session_id: String,
-    /// The stream.
+    /// Stream id.
     stream_id: String,
-    /// Where the session is read.
+    /// Path of the session's stream.
     session_stream_path: String,
-    /// When the session expires if nobody uses it, in milliseconds since 1970.
+    /// Time at which the session expires unless it is used, in milliseconds since 1970.
     expires_at: u64,
-    /// Whether it has just begun.
+    /// Whether this request created the session.
     is_new_session: bool,
 }
 
-/// What is known of a session.
+/// A session and its subscriptions.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionAnswer {
-    /// The session.
+    /// Session id.
     session_id: String,
-    /// Where it is read.
+    /// Path of the session's stream.
     session_stream_path: String,
-    /// When it expires if nobody uses it, in milliseconds since 1970.
+    /// Time at which the session expires unless it is used, in milliseconds since 1970.
     expires_at: u64,
-    /// What its messages are.
+    /// Content type of the session's messages.
     content_type: String,
-    /// What it hears.
+    /// Streams that the session subscribes to.
     subscriptions: Vec<SubscriptionAnswer>,
 }
 
-/// A stream that a session hears.
+/// A subscription of a session.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubscriptionAnswer {
-    /// The stream.
+    /// Stream id.
     stream_id: String,
-    /// Since when, in milliseconds since 1970.
+    /// Time of the subscription, in milliseconds since 1970.
     subscribed_at: u64,
-    /// Whether its messages are shown in envelopes.
+    /// Whether messages of this stream are shown in envelopes.
     envelope: bool,
 }
 
-/// A session that was touched.
+/// A session whose expiry was renewed.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TouchedAnswer {
-    /// The session.
+    /// Session id.
     session_id: String,
-    /// When it expires if nobody uses it, in milliseconds since 1970.
+    /// Time at which the session expires unless it is used, in milliseconds since 1970.
     expires_at: u64,
 }
 
-/// Lets a session hear a stream, and begins the session if there is none.
+/// Subscribe a session to a stream. Creates the session if it does not exist.
 #[utoipa::path(
     post,
     path = "/v1/{project}/subscribe",
     tag = "sessions",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
     request_body = NewSubscription,
     responses(
-        (status = 201, description = "The session has begun.", body = SubscribedAnswer),
-        (status = 200, description = "The session was there.", body = SubscribedAnswer),
+        (status = 201, description = "Subscribed; the session was created.", body = SubscribedAnswer),
+        (status = 200, description = "Subscribed; the session already existed.", body = SubscribedAnswer),
         SessionRefusals,
     )
 )]
@@ -168,14 +168,14 @@ pub async fn subscribe(
     Ok((status, UNCACHED, Json(answer)).into_response())
 }
 
-/// Ends that a session hears a stream.
+/// Unsubscribe a session from a stream.
 #[utoipa::path(
     delete,
     path = "/v1/{project}/unsubscribe",
     tag = "sessions",
-    params(("project" = String, Path, description = "The project.", example = "shop")),
+    params(("project" = String, Path, description = "Project id.", example = "shop")),
     request_body = Pair,
-    responses((status = 204, description = "It does not hear it, or did not."), SessionRefusals)
+    responses((status = 204, description = "Unsubscribed, or there was no such subscription."), SessionRefusals)
 )]
 pub async fn unsubscribe(
     State(api): State<Api>,
@@ -192,23 +192,23 @@ pub async fn unsubscribe(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Appends to a stream as a `POST` to it does, and tells how its subscribers hear it.
+/// Append to a stream, as `POST` to the stream does, and report the delivery to its subscribers.
 #[utoipa::path(
     post,
     path = "/v1/{project}/publish/{id}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
-        ("Producer-Id" = Option<String>, Header, description = "Who appends; with the next two, once however often."),
-        ("Producer-Epoch" = Option<String>, Header, description = "Which instance of the producer."),
-        ("Producer-Seq" = Option<String>, Header, description = "Which of its appends."),
-        ("Stream-Seq" = Option<String>, Header, description = "Must be greater than the one before."),
-        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream with it."),
-        ("If-Match" = Option<String>, Header, description = "Only if this offset is the tail."),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
+        ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
+        ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the append within the producer's epoch, from 0."),
+        ("Stream-Seq" = Option<String>, Header, description = "Application sequence; must sort after the previous one (byte order)."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream after this append."),
+        ("If-Match" = Option<String>, Header, description = "Offset that must be the stream's tail; otherwise the request is refused with 412."),
     ),
     request_body(
-        description = "In JSON mode an array holds a message in each element.",
+        description = "Content of the stream. If the stream is `application/json`, each element of an array is one message.",
         content(
             (String = "text/plain"),
             (serde_json::Value = "application/json"),
@@ -216,16 +216,16 @@ pub async fn unsubscribe(
         )
     ),
     responses(
-        (status = 200, description = "Appended, for a producer.", headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
-            ("stream-fanout-mode" = String, description = "How the subscribers hear it."),
+        (status = 200, description = "Appended; the request had producer headers.", headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
+            ("stream-fanout-mode" = String, description = "How sessions that subscribe receive the message: `inline`, `queued`, `circuit-open` or `skipped`."),
         )),
-        (status = 204, description = "Appended, closed, or made before.", headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
-            ("stream-fanout-count" = String, description = "How many subscribe."),
-            ("stream-fanout-successes" = String, description = "How many have it."),
-            ("stream-fanout-failures" = String, description = "How many could not be given it."),
-            ("stream-fanout-mode" = String, description = "How they hear it."),
+        (status = 204, description = "Appended or closed, or a repetition of an earlier request of the producer.", headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
+            ("stream-fanout-count" = String, description = "Number of sessions that subscribe to the stream."),
+            ("stream-fanout-successes" = String, description = "Number of sessions that the message was delivered to."),
+            ("stream-fanout-failures" = String, description = "Number of sessions that the message could not be delivered to."),
+            ("stream-fanout-mode" = String, description = "How sessions that subscribe receive the message: `inline`, `queued`, `circuit-open` or `skipped`."),
         )),
         WriteRefusals,
     )
@@ -254,16 +254,16 @@ pub async fn publish(
     Ok(answer)
 }
 
-/// What is known of a session. Does not renew it.
+/// Get a session and its subscriptions. Does not renew its expiry.
 #[utoipa::path(
     get,
     path = "/v1/{project}/session/{session}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("session" = String, Path, description = "The session.", example = "user-alice"),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("session" = String, Path, description = "Session id.", example = "user-alice"),
     ),
-    responses((status = 200, description = "It is there.", body = SessionAnswer), SessionRefusals)
+    responses((status = 200, description = "The session exists.", body = SessionAnswer), SessionRefusals)
 )]
 pub async fn describe(
     State(api): State<Api>,
@@ -287,16 +287,16 @@ pub async fn describe(
     Ok((UNCACHED, Json(answer)).into_response())
 }
 
-/// Keeps a session alive.
+/// Renew the expiry of a session.
 #[utoipa::path(
     post,
     path = "/v1/{project}/session/{session}/touch",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("session" = String, Path, description = "The session.", example = "user-alice"),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("session" = String, Path, description = "Session id.", example = "user-alice"),
     ),
-    responses((status = 200, description = "It lives on.", body = TouchedAnswer), SessionRefusals)
+    responses((status = 200, description = "The session's expiry was renewed.", body = TouchedAnswer), SessionRefusals)
 )]
 pub async fn touch(
     State(api): State<Api>,
@@ -308,16 +308,16 @@ pub async fn touch(
     Ok((UNCACHED, Json(TouchedAnswer { session_id: session, expires_at })).into_response())
 }
 
-/// Ends a session, its stream and its subscriptions.
+/// Delete a session, its stream and its subscriptions.
 #[utoipa::path(
     delete,
     path = "/v1/{project}/session/{session}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("session" = String, Path, description = "The session.", example = "user-alice"),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("session" = String, Path, description = "Session id.", example = "user-alice"),
     ),
-    responses((status = 204, description = "It has ended."), SessionRefusals, StreamRefusals)
+    responses((status = 204, description = "The session was deleted."), SessionRefusals, StreamRefusals)
 )]
 pub async fn delete(
     State(api): State<Api>,
@@ -329,11 +329,11 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What no cache keeps: it changes with time.
+/// Header of responses that caches must not keep, because they change with time.
 pub const UNCACHED: AppendHeaders<[(header::HeaderName, &str); 1]> =
     AppendHeaders([(header::CACHE_CONTROL, "no-store")]);
 
-/// The session that a path names, if the caller may do this with it.
+/// Session of a path, if the caller may do `action` with it.
 async fn enter(
     api: &Api,
     caller: &Caller,
@@ -369,7 +369,7 @@ fn session_id(api: &Api, text: &str) -> Result<StreamId, ApiError> {
     Ok(id)
 }
 
-/// 8-4-4-4-12 hexadecimal digits.
+/// Whether a text has the form of a UUID: 8-4-4-4-12 hexadecimal digits.
 fn is_uuid(text: &str) -> bool {
     let groups: Vec<&str> = text.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])

@@ -95,26 +95,26 @@ impl FastHandler for Appending {
     }
 }
 
-/// Creates a stream, with its first content.
+/// Create a stream, optionally with initial content.
 #[utoipa::path(
     put,
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
-        ("Stream-TTL" = Option<String>, Header, description = "Seconds without use until it expires."),
-        ("Stream-Expires-At" = Option<String>, Header, description = "When it expires, as RFC 3339 writes it."),
-        ("Stream-Closed" = Option<String>, Header, description = "`true` to close it at once."),
-        ("Stream-Max-Age" = Option<String>, Header, description = "Seconds that a message is kept."),
-        ("Stream-Max-Bytes" = Option<String>, Header, description = "Bytes of messages that are kept."),
-        ("Stream-Max-Messages" = Option<String>, Header, description = "Messages that are kept."),
-        ("Stream-Forked-From" = Option<String>, Header, description = "The path of the stream to fork."),
-        ("Stream-Fork-Offset" = Option<String>, Header, description = "Where to fork it; its tail otherwise."),
-        ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "So many messages further on."),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ("Stream-TTL" = Option<String>, Header, description = "Seconds after its last use until the stream expires."),
+        ("Stream-Expires-At" = Option<String>, Header, description = "Time at which the stream expires, in RFC 3339 format."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to create the stream closed."),
+        ("Stream-Max-Age" = Option<String>, Header, description = "Maximum age of a message, in seconds."),
+        ("Stream-Max-Bytes" = Option<String>, Header, description = "Maximum total size of the messages, in bytes; the oldest are removed."),
+        ("Stream-Max-Messages" = Option<String>, Header, description = "Maximum number of messages; the oldest are removed."),
+        ("Stream-Forked-From" = Option<String>, Header, description = "Path of the stream to fork."),
+        ("Stream-Fork-Offset" = Option<String>, Header, description = "Offset of the source at which the fork begins; default: its tail."),
+        ("Stream-Fork-Sub-Offset" = Option<String>, Header, description = "How much of the append after `Stream-Fork-Offset` the fork includes: messages in JSON mode, bytes otherwise."),
     ),
     request_body(
-        description = "In JSON mode an array holds a message in each element.",
+        description = "Content of the stream. If the stream is `application/json`, each element of an array is one message.",
         content(
             (String = "text/plain"),
             (serde_json::Value = "application/json"),
@@ -122,12 +122,12 @@ impl FastHandler for Appending {
         )
     ),
     responses(
-        (status = 201, description = "Created.", headers(
-            ("location" = String, description = "Its address."),
-            ("stream-next-offset" = String, description = "Where to read on."),
+        (status = 201, description = "The stream was created.", headers(
+            ("location" = String, description = "URL of the stream."),
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
         )),
-        (status = 200, description = "It was there, and is as it was asked for.", headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
+        (status = 200, description = "The stream already exists with the requested configuration.", headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
         )),
         WriteRefusals,
     )
@@ -171,23 +171,23 @@ pub async fn create(
     Ok((status, headers).into_response())
 }
 
-/// Appends to a stream, closes it, or both. Durable when it is answered.
+/// Append to a stream, close it, or both. The append is durable when the response arrives.
 #[utoipa::path(
     post,
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
-        ("Producer-Id" = Option<String>, Header, description = "Who appends; with the next two, once however often."),
-        ("Producer-Epoch" = Option<String>, Header, description = "Which instance of the producer."),
-        ("Producer-Seq" = Option<String>, Header, description = "Which of its appends."),
-        ("Stream-Seq" = Option<String>, Header, description = "Must be greater than the one before."),
-        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream with it."),
-        ("If-Match" = Option<String>, Header, description = "Only if this offset is the tail."),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
+        ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
+        ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the append within the producer's epoch, from 0."),
+        ("Stream-Seq" = Option<String>, Header, description = "Application sequence; must sort after the previous one (byte order)."),
+        ("Stream-Closed" = Option<String>, Header, description = "`true` to close the stream after this append."),
+        ("If-Match" = Option<String>, Header, description = "Offset that must be the stream's tail; otherwise the request is refused with 412."),
     ),
     request_body(
-        description = "In JSON mode an array holds a message in each element.",
+        description = "Content of the stream. If the stream is `application/json`, each element of an array is one message.",
         content(
             (String = "text/plain"),
             (serde_json::Value = "application/json"),
@@ -195,13 +195,13 @@ pub async fn create(
         )
     ),
     responses(
-        (status = 200, description = "Appended, for a producer.", headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
-            ("producer-epoch" = String, description = "Its epoch."),
-            ("producer-seq" = String, description = "The highest number that was accepted from it."),
+        (status = 200, description = "Appended; the request had producer headers.", headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
+            ("producer-epoch" = String, description = "Epoch of the producer."),
+            ("producer-seq" = String, description = "Highest sequence number accepted from the producer."),
         )),
-        (status = 204, description = "Appended, closed, or made before.", headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
+        (status = 204, description = "Appended or closed, or a repetition of an earlier request of the producer.", headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
         )),
         WriteRefusals,
     )
@@ -216,7 +216,7 @@ pub async fn append(
     append_to(&api, &stream, &caller, &parts.headers, body).await
 }
 
-/// Appends what a request brings.
+/// Appends the body of a request, or closes the stream, as its headers say.
 pub async fn append_to(
     api: &Api,
     stream: &StreamKey,
@@ -240,25 +240,25 @@ pub async fn append_to(
     Ok(appended_answer(&published.appended, producer.as_ref()))
 }
 
-/// Describes a stream.
+/// Get the metadata of a stream.
 #[utoipa::path(
     head,
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
     ),
     responses(
-        (status = 200, description = "What there is to know of it, in headers.", headers(
-            ("stream-next-offset" = String, description = "Its tail."),
-            ("stream-closed" = String, description = "`true` if it is."),
-            ("stream-ttl" = String, description = "Seconds without use until it expires."),
-            ("stream-expires-at" = String, description = "When it expires."),
-            ("stream-max-age" = String, description = "Seconds that a message is kept."),
-            ("stream-max-bytes" = String, description = "Bytes of messages that are kept."),
-            ("stream-max-messages" = String, description = "Messages that are kept."),
-            ("stream-oldest-offset" = String, description = "Before the oldest message that is kept, if not all are."),
+        (status = 200, description = "The stream exists; its metadata is in the headers.", headers(
+            ("stream-next-offset" = String, description = "Offset of the stream's tail."),
+            ("stream-closed" = String, description = "`true` if the stream is closed."),
+            ("stream-ttl" = String, description = "Seconds after its last use until the stream expires."),
+            ("stream-expires-at" = String, description = "Time at which the stream expires, in RFC 3339 format."),
+            ("stream-max-age" = String, description = "Maximum age of a message, in seconds."),
+            ("stream-max-bytes" = String, description = "Maximum total size of the messages, in bytes; the oldest are removed."),
+            ("stream-max-messages" = String, description = "Maximum number of messages; the oldest are removed."),
+            ("stream-oldest-offset" = String, description = "Offset before the oldest message that is kept; absent if no message was removed."),
         )),
         StreamRefusals,
     )
@@ -294,18 +294,18 @@ pub async fn describe(
     Ok(headers.into_response())
 }
 
-/// Deletes a stream.
+/// Delete a stream.
 #[utoipa::path(
     delete,
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
     ),
     responses(
-        (status = 204, description = "Deleted."),
-        (status = 507, description = "`no_space`: the store is out of space.", body = ErrorAnswer),
+        (status = 204, description = "The stream was deleted."),
+        (status = 507, description = "`no_space`: the store is out of disk space.", body = ErrorAnswer),
         StreamRefusals,
     )
 )]
@@ -320,33 +320,33 @@ pub async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Reads a stream: what is there, or what comes.
+/// Read a stream: stored messages, or messages as they are appended.
 #[utoipa::path(
     get,
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "The project.", example = "shop"),
-        ("id" = String, Path, description = "The stream; slashes are part of it.", example = "orders"),
-        ("offset" = Option<String>, Query, description = "`-1`, `now`, or an offset that was answered."),
-        ("live" = Option<String>, Query, description = "`long-poll`, `sse` or `websocket`, to wait for what comes."),
-        ("cursor" = Option<String>, Query, description = "The `Stream-Cursor` of the answer before."),
-        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of an answer that is known."),
-        ("Last-Event-ID" = Option<String>, Header, description = "The offset of the last event that was heard."),
+        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ("offset" = Option<String>, Query, description = "Offset to read from: `-1` (the beginning), `now` (the tail), or an offset from an earlier response."),
+        ("live" = Option<String>, Query, description = "How to wait for new messages: `long-poll`, `sse` or `websocket`. Default: do not wait."),
+        ("cursor" = Option<String>, Query, description = "`Stream-Cursor` of the previous response."),
+        ("If-None-Match" = Option<String>, Header, description = "`ETag` of a cached response."),
+        ("Last-Event-ID" = Option<String>, Header, description = "Offset of the last event received, sent by browsers when they reconnect."),
     ),
     responses(
-        (status = 101, description = "From now on it is a WebSocket: messages of the stream's type, each followed by where to read on."),
-        (status = 200, description = "Content of the stream's type, or events.", content_type = "*/*", body = serde_json::Value, headers(
-            ("stream-next-offset" = String, description = "Where to read on."),
-            ("stream-up-to-date" = String, description = "`true` at the tail."),
-            ("stream-closed" = String, description = "`true` if that was all there will ever be."),
-            ("stream-cursor" = String, description = "To be sent with the next long-poll."),
-            ("etag" = String, description = "Names this content."),
+        (status = 101, description = "The connection is now a WebSocket. Each message with records is followed by a control message with the next offset."),
+        (status = 200, description = "Messages in the stream's content type, or server-sent events if `live=sse`.", content_type = "*/*", body = serde_json::Value, headers(
+            ("stream-next-offset" = String, description = "Offset from which to continue reading."),
+            ("stream-up-to-date" = String, description = "`true` if the response reaches the tail."),
+            ("stream-closed" = String, description = "`true` if the stream is closed and the response reaches its end."),
+            ("stream-cursor" = String, description = "Value to send as `cursor` with the next long-poll."),
+            ("etag" = String, description = "Entity tag of this response."),
         )),
-        (status = 204, description = "A long-poll during which nothing came."),
-        (status = 304, description = "The content that `If-None-Match` names."),
-        (status = 426, description = "`upgrade_required` or `websocket_version`: not asked as RFC 6455 asks for a WebSocket.", body = ErrorAnswer),
-        (status = 505, description = "`http_version`: a WebSocket begins with HTTP/1.1.", body = ErrorAnswer),
+        (status = 204, description = "The long-poll timed out without new messages."),
+        (status = 304, description = "The content is unchanged since the response that `If-None-Match` names."),
+        (status = 426, description = "`upgrade_required` or `websocket_version`: the request is not a WebSocket handshake as in RFC 6455.", body = ErrorAnswer),
+        (status = 505, description = "`http_version`: a WebSocket handshake needs HTTP/1.1.", body = ErrorAnswer),
         StreamRefusals,
     )
 )]
@@ -445,7 +445,7 @@ async fn long_poll(
     coded_answer(headers, &found, frame.bytes.joined(), coding).await
 }
 
-/// Waits for records or for the end; what was there until then is in `last`.
+/// Waits until there are records or the subscription ends. `last` holds the last frame that was read.
 async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step {
     loop {
         match subscription.next(0, |frame| *last = Some(frame.clone())).await {
@@ -455,12 +455,12 @@ async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step
     }
 }
 
-/// Whether it is worth an answer.
+/// Whether a read found something to respond with: records, or the end of the stream.
 fn is_news(frame: &Frame) -> bool {
     frame.records > 0 || frame.closed
 }
 
-/// Records as they stand in the body of an answer.
+/// Encodes records as the body of a response.
 struct Bodies {
     json: bool,
     encoded: Arc<Encoded>,
@@ -531,7 +531,7 @@ async fn converse(
     transport.websocket(upgrade, Some(subscription), options, &api.live)
 }
 
-/// What an append is answered with.
+/// Response to an append.
 pub fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(names::STREAM_NEXT_OFFSET, offset::value(appended.next));
@@ -549,7 +549,7 @@ pub fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Resp
     (status, headers).into_response()
 }
 
-/// What there is to know at the end of what was read.
+/// Headers that describe where a read ended.
 struct ReadBounds {
     next: Position,
     up_to_date: bool,
@@ -603,7 +603,7 @@ async fn coded_answer(
     Ok((headers, body).into_response())
 }
 
-/// Whether the codings that a request takes make the answer another.
+/// Adds `Vary` if the coding of the response depends on the request.
 fn put_vary(headers: &mut HeaderMap, stream: &Stream) {
     if varies(&stream.content_type) {
         headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
@@ -635,7 +635,7 @@ fn put_retention(headers: &mut HeaderMap, retention: Retention) {
     }
 }
 
-/// Names the bytes of an answer: the same life of the stream, the same records, the same end, the same coding.
+/// Entity tag of a response: equal for the same epoch of the stream, the same records, the same end and the same coding.
 fn etag(stream: &Stream, chunk: &Chunk, coding: Coding) -> HeaderValue {
     let (after, next) = (offset::print(chunk.after), offset::print(chunk.next));
     let tail = if chunk.up_to_date { ":t" } else { "" };
@@ -653,8 +653,8 @@ fn names_etag(asked: &HeaderValue, etag: &HeaderValue) -> bool {
         .any(|one| one == "*" || one.as_bytes() == etag)
 }
 
-/// What a connection speaks under HTTP. The server puts it on requests that came over TLS; what a client or a proxy says
-/// of it is not known to be true.
+/// Scheme of the connection that a request came over. The server sets it for TLS; a scheme that a client or proxy claims
+/// is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// Plain TCP.
@@ -664,7 +664,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As an address begins.
+    /// Scheme as it begins a URL.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",

@@ -1,4 +1,4 @@
-//! Following a room: one request that stays.
+//! Following a room live: one request that stays open, as server-sent events or as a WebSocket.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -24,45 +24,47 @@ use crate::sse;
 use crate::websocket::Upgrade;
 use crate::wire::header::{LAST_EVENT_ID, STREAM_EPOCH};
 
-/// How a room is followed.
+/// Query of a request that follows a room.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "it only describes what is read")]
 pub struct Following {
-    /// A cursor to go on after, `oldest`, `head` or `last`.
+    /// Where to begin: a cursor to resume after, `oldest`, `head` or `last` (the read position of
+    /// the device). Default: `head`, only new events.
     cursor: Option<String>,
-    /// Kinds of events to hear, with commas between them; all without.
+    /// Kinds of events to receive, separated by commas; default: all.
     types: Option<String>,
-    /// Which of the user's devices it is.
+    /// Id of the user's device.
     #[param(rename = "deviceId")]
     device_id: Option<String>,
-    /// If what follows the cursor is gone: `oldest`, `head` or `error`.
+    /// What to do if the cursor is stale or from the future: `error`, `head` or `oldest`. Default: `error` for `cursor`,
+    /// `head` for `Last-Event-ID`.
     #[param(rename = "onStale")]
     on_stale: Option<String>,
-    /// `1` to be sent the event of the cursor again.
+    /// `1` to include the event at the cursor itself.
     overlap: Option<String>,
-    /// `1` to be told when all that was there is sent.
+    /// `1` to receive an `infoEvent` when all stored events have been sent.
     #[param(rename = "caughtUp")]
     caught_up: Option<String>,
 }
 
-/// Follows a room: as server-sent events, or as a WebSocket when it is asked to become one.
+/// Follow a room as server-sent events, or as a WebSocket if the request is a WebSocket handshake.
 #[utoipa::path(
     get,
     path = "/v1/{project}/rooms/{room}/events",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
         Following,
-        ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
+        ("Last-Event-ID" = Option<String>, Header, description = "Cursor to resume after; takes precedence over `cursor`."),
     ),
     responses(
-        (status = 200, description = "Events.", content_type = "text/event-stream", body = serde_json::Value, headers(
-            ("last-event-id" = String, description = "Where it begins."),
-            ("stream-epoch" = String, description = "Which server owns the room; grows."),
+        (status = 200, description = "Events of the room as server-sent events.", content_type = "text/event-stream", body = serde_json::Value, headers(
+            ("last-event-id" = String, description = "Cursor after which the events begin."),
+            ("stream-epoch" = String, description = "Epoch of the room's owner; it only increases."),
         )),
-        (status = 101, description = "It is a WebSocket now."),
+        (status = 101, description = "The connection is now a WebSocket."),
         RoomRefusals,
     )
 )]
@@ -76,20 +78,20 @@ pub async fn follow(
     answer(&api, &caller, &project, &room, request, form).await
 }
 
-/// Follows a conversation as server-sent events, in the project of the token.
+/// Follow a conversation as server-sent events, in the project of the token.
 #[utoipa::path(
     get,
     path = "/x/blue.catbird.mls.subscribeConvoEvents",
     tag = "rooms",
     params(
-        ("convoId" = String, Query, description = "The room.", example = "general"),
+        ("convoId" = String, Query, description = "Room id.", example = "general"),
         Following,
-        ("Last-Event-ID" = Option<String>, Header, description = "A cursor to go on after; counts for more than `cursor`."),
+        ("Last-Event-ID" = Option<String>, Header, description = "Cursor to resume after; takes precedence over `cursor`."),
     ),
     responses(
-        (status = 200, description = "Events.", content_type = "text/event-stream", body = serde_json::Value, headers(
-            ("last-event-id" = String, description = "Where it begins."),
-            ("stream-epoch" = String, description = "Which server owns the room; grows."),
+        (status = 200, description = "Events of the room as server-sent events.", content_type = "text/event-stream", body = serde_json::Value, headers(
+            ("last-event-id" = String, description = "Cursor after which the events begin."),
+            ("stream-epoch" = String, description = "Epoch of the room's owner; it only increases."),
         )),
         RoomRefusals,
     )
@@ -104,16 +106,16 @@ pub async fn subscribe(
     answer(&api, &caller, &project, &room, request, Form::Events).await
 }
 
-/// Follows a conversation as a WebSocket, in the project of the token.
+/// Follow a conversation as a WebSocket, in the project of the token.
 #[utoipa::path(
     get,
     path = "/x/blue.catbird.mls.subscribeConvoEvents.ws",
     tag = "rooms",
     params(
-        ("convoId" = String, Query, description = "The room.", example = "general"),
+        ("convoId" = String, Query, description = "Room id.", example = "general"),
         Following,
     ),
-    responses((status = 101, description = "It is a WebSocket now."), RoomRefusals)
+    responses((status = 101, description = "The connection is now a WebSocket."), RoomRefusals)
 )]
 pub async fn subscribe_websocket(
     State(api): State<Api>,
@@ -125,26 +127,26 @@ pub async fn subscribe_websocket(
     answer(&api, &caller, &project, &room, request, Form::WebSocket).await
 }
 
-/// Other things that a connection could become do not matter.
+/// Whether a request asks for a WebSocket. Upgrades to other protocols are ignored.
 fn asks_for_websocket(headers: &HeaderMap) -> bool {
     let named = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
     named.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
 }
 
-/// The room that a query names; what is wrong with the query is told later.
+/// Room that a query names. Errors in the query are reported later.
 fn convo(request: &Request) -> String {
     let pairs = Pairs::of(request.uri()).ok();
     pairs.and_then(|pairs| pairs.once("convoId").ok().flatten().map(str::to_owned)).unwrap_or_default()
 }
 
-/// What the answer is to be.
+/// Transport of the response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Events,
     WebSocket,
 }
 
-/// What a client asks for.
+/// Parsed request to follow a room.
 struct Asked {
     wish: Result<Wish, Missed>,
     channel: Channel,
@@ -198,13 +200,13 @@ impl Asked {
 }
 
 impl Asked {
-    /// Whether it is the one that may be told in the stream what it was told with a status before.
+    /// Whether a `CursorCompacted` that the reader got as a status before may be repeated as an event: it now names no cursor.
     fn may_be_marked(&self) -> bool {
         self.channel == Channel::Parameter && self.wish == Ok(Wish::Head)
     }
 }
 
-/// The kinds that are named; all without any name. What the server itself says is always heard, and may be named.
+/// Kinds of events that a query names; all if it names none. Events of the server itself are always sent, and may be named.
 fn kinds(text: Option<&str>) -> Result<Kinds, Refusal> {
     let Some(text) = text else { return Ok(Kinds::ALL) };
     text.split(',').map(str::trim).try_fold(Kinds::NONE, |kinds, name| match Kind::parse(name) {
@@ -316,7 +318,7 @@ async fn known(api: &Api, guest: &Guest, asked: &Asked) -> Result<Known, Refusal
     })
 }
 
-/// Where it begins, and what is remembered of that.
+/// Where the reader begins, and what is remembered of it.
 fn begin(
     api: &Api,
     guest: &Guest,

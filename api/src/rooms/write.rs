@@ -1,4 +1,4 @@
-//! What changes a room: events, members, and how far somebody has seen it.
+//! Routes of a room's events, members and read positions.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,126 +30,126 @@ use crate::sessions::UNCACHED;
 use crate::wire::{body, request, time};
 use tidings_engine::DetachOnDrop;
 
-/// The device of who does not say which it is.
+/// Device id used when the client sends none.
 pub fn default_device() -> DeviceId {
     DeviceId::parse("default").expect("a device id")
 }
 
-/// An event to be written.
+/// An event to write.
 #[derive(Deserialize, ToSchema)]
 #[expect(dead_code, reason = "it only describes what is read")]
 pub struct EventBody {
-    /// `messageEvent`, `reactionEvent` or `typingEvent`.
+    /// Kind of event: `messageEvent`, `reactionEvent` or `typingEvent`.
     #[serde(rename = "type")]
     #[schema(example = "messageEvent")]
     kind: String,
-    /// An object: of a message with `messageView`, of a reaction with `messageId`, `actor`, `reaction` and `op`.
+    /// Payload, an object. A message has `messageView`; a reaction has `messageId`, `actor`, `reaction` and `op`.
     payload: serde_json::Value,
 }
 
-/// One event, or several that are written together or not at all.
+/// One event, or an array of events that are written together or not at all.
 #[derive(ToSchema)]
 #[schema(as = EventBodies)]
 #[serde(untagged)]
 #[expect(dead_code, reason = "it only describes what is read")]
 pub enum EventBodies {
-    /// One.
+    /// One event.
     One(EventBody),
-    /// Several.
+    /// Several events.
     Many(Vec<EventBody>),
 }
 
-/// An event that was written.
+/// A written event.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WrittenAnswer {
-    /// Its place in the room.
+    /// Cursor of the event: its position in the room.
     #[schema(example = "01J9ZK0S5V6ZB9WQ0ZP3S9WJ7H")]
     cursor: String,
-    /// When it was written.
+    /// Time at which the event was written, in RFC 3339 format.
     #[schema(example = "2025-10-22T22:00:00Z")]
     emitted_at: String,
 }
 
-/// Who is to be a member, and who not any more.
+/// Members to add and to remove.
 #[derive(Deserialize, ToSchema)]
 #[expect(dead_code, reason = "it only describes what is read")]
 pub struct MembersBody {
-    /// Users to add.
+    /// User ids to add.
     #[serde(default)]
     add: Vec<String>,
-    /// Users to remove.
+    /// User ids to remove.
     #[serde(default)]
     remove: Vec<String>,
 }
 
-/// Members of a room, at most 1,000.
+/// One page of a room's members, at most 1,000.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembersAnswer {
-    /// They, sorted.
+    /// User ids of the members, sorted.
     members: Vec<String>,
-    /// There are more: the `cursor` to get them with.
+    /// Cursor of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
-/// How far somebody has seen a room.
+/// New read position in a room.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeenBody {
-    /// The last event that was seen.
+    /// Cursor of the last event that the user has seen.
     cursor: String,
-    /// On which device.
+    /// Device id; default `default`.
     device_id: Option<String>,
-    /// Also if it is further back than what is known.
+    /// Whether the position may move backwards; default `false`.
     #[serde(default)]
     force: bool,
 }
 
-/// How far somebody has seen a conversation.
+/// New read position in a conversation.
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CursorBody {
-    /// The room.
+    /// Room id.
     convo_id: String,
-    /// The last event that was seen.
+    /// Cursor of the last event that the user has seen.
     cursor: String,
-    /// On which device.
+    /// Device id; default `default`.
     device_id: Option<String>,
-    /// Also if it is further back than what is known.
+    /// Whether the position may move backwards; default `false`.
     #[serde(default)]
     force: bool,
 }
 
-/// How far somebody has seen a room.
+/// Read position of a user in a room.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SeenAnswer {
-    /// Of the device that was asked for, or of that which has seen most.
+    /// Read position of the requested device; without one, the furthest position of all devices.
     cursor: Option<String>,
-    /// Of each device.
+    /// Read position of each device, by device id.
     devices: BTreeMap<String, String>,
-    /// When that was last told, in milliseconds since 1970; 0 if never.
+    /// Time of the last update, in milliseconds since 1970; 0 if there was none.
     updated_at: u64,
 }
 
-/// Writes events to a room.
+/// Write events to a room.
 #[utoipa::path(
     post,
     path = "/v1/{project}/rooms/{room}/events",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
-        ("Producer-Id" = Option<String>, Header, description = "Who writes; with the next two, once however often."),
-        ("Producer-Epoch" = Option<String>, Header, description = "Which instance of the producer."),
-        ("Producer-Seq" = Option<String>, Header, description = "Which of its requests."),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
+        ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
+        ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
+        ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the request within the producer's epoch, from 0."),
     ),
     request_body = EventBodies,
     responses(
-        (status = 200, description = "Written: one answer for one event, an array for an array.", body = WrittenAnswer),
+        (status = 200, description = "The events were written: an object for one event, an array for an array.", body = WrittenAnswer),
         RoomRefusals,
     )
 )]
@@ -163,7 +163,7 @@ pub async fn write_events(
     write_to(&api, &project, &room, &caller, &headers, sent).await
 }
 
-/// Writes what a request brings.
+/// Writes the events in the body of a request.
 pub async fn write_to(
     api: &Api,
     project: &ProjectId,
@@ -204,7 +204,7 @@ pub async fn write_to(
     })
 }
 
-/// Whether all reactions are the user's own: members do not react for each other.
+/// Whether all reactions are the user's own; members cannot react for each other.
 fn speaks_for_itself(user: &UserId, events: &[NewEvent]) -> Result<(), Refusal> {
     let mut actors = events.iter().filter_map(NewEvent::actor);
     match actors.find(|actor| actor != user.as_str()) {
@@ -222,7 +222,7 @@ struct Bodies {
     is_array: bool,
 }
 
-/// An event as it was sent.
+/// An event as received.
 #[derive(Deserialize)]
 struct Sent<'a> {
     #[serde(rename = "type")]
@@ -231,8 +231,8 @@ struct Sent<'a> {
     payload: &'a RawValue,
 }
 
-/// Reads events whose payloads have at most so many bytes. Each limit is asked before more is made of what was sent than
-/// slices of it: an array of millions of values takes many times its size.
+/// Parses events whose payloads have at most `payload_most` bytes. Limits are checked on slices of the body, before any
+/// value is built: an array of millions of values would take many times its size.
 fn read_events(body: &Bytes, payload_most: usize) -> Result<Bodies, Refusal> {
     let is_array = body::begins_with(body, b'[');
     let expected = |error: &dyn std::fmt::Display| {
@@ -267,17 +267,17 @@ fn read_events(body: &Bytes, payload_most: usize) -> Result<Bodies, Refusal> {
     Ok(Bodies { events: sent.into_iter().map(event).collect::<Result<_, Refusal>>()?, is_array })
 }
 
-/// Adds members to a room and removes some. Makes the room if there is none.
+/// Add members to a room and remove members. Creates the room if it does not exist.
 #[utoipa::path(
     post,
     path = "/v1/{project}/rooms/{room}/members",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
     ),
     request_body = MembersBody,
-    responses((status = 200, description = "The first of its members now.", body = MembersAnswer), RoomRefusals)
+    responses((status = 200, description = "First page of the members after the change.", body = MembersAnswer), RoomRefusals)
 )]
 pub async fn change_members(
     State(api): State<Api>,
@@ -295,7 +295,7 @@ pub async fn change_members(
     Ok(members_answer(&members))
 }
 
-/// A [`MembersBody`] as it was sent.
+/// A [`MembersBody`] as received.
 #[derive(Deserialize)]
 struct SentMembers<'a> {
     #[serde(default = "nobody", borrow)]
@@ -308,8 +308,8 @@ fn nobody() -> &'static RawValue {
     serde_json::from_str("[]").expect("an array")
 }
 
-/// Users in a list, as many at most as a room may have members. They are counted before more is made of them than slices of
-/// what was sent.
+/// Parses a list of users, at most as many as a room may have members. They are counted on slices of the body, before any
+/// value is built.
 fn users(sent: &RawValue, most: usize) -> Result<Vec<UserId>, Refusal> {
     let expected = || Refusal::invalid("`add` and `remove` are arrays of users, which are texts");
     let sent = json_array::read::<&RawValue>(sent.get().as_bytes(), most).map_err(|error| match error {
@@ -323,18 +323,18 @@ fn users(sent: &RawValue, most: usize) -> Result<Vec<UserId>, Refusal> {
     sent.into_iter().map(user).collect()
 }
 
-/// The members of a room.
+/// List the members of a room.
 #[utoipa::path(
     get,
     path = "/v1/{project}/rooms/{room}/members",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
-        ("limit" = Option<String>, Query, description = "How many at most, 1,000 otherwise.", example = "10"),
-        ("cursor" = Option<String>, Query, description = "The `nextCursor` of the answer before."),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
+        ("limit" = Option<String>, Query, description = "Maximum number of members in the response; default 1,000.", example = "10"),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous response."),
     ),
-    responses((status = 200, description = "Some of its members.", body = MembersAnswer), RoomRefusals)
+    responses((status = 200, description = "One page of members.", body = MembersAnswer), RoomRefusals)
 )]
 pub async fn read_members(
     State(api): State<Api>,
@@ -353,7 +353,7 @@ pub async fn read_members(
     Ok(members_answer(&api.rooms.members(&room, after.as_ref(), limit).await?))
 }
 
-/// Which members to list.
+/// Query of a listing of members.
 struct MembersQuery {
     after: Option<UserId>,
     limit: usize,
@@ -385,17 +385,17 @@ fn members_answer(members: &Members) -> Response {
     (UNCACHED, Json(MembersAnswer { members, next_cursor })).into_response()
 }
 
-/// How far the caller has seen a room.
+/// Get the caller's read position in a room.
 #[utoipa::path(
     get,
     path = "/v1/{project}/rooms/{room}/seen",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
-        ("deviceId" = Option<String>, Query, description = "Of which device `cursor` is to be."),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
+        ("deviceId" = Option<String>, Query, description = "Device whose position is returned as `cursor`; default: the furthest of all devices."),
     ),
-    responses((status = 200, description = "How far.", body = SeenAnswer), RoomRefusals)
+    responses((status = 200, description = "Read position of the user, overall and by device.", body = SeenAnswer), RoomRefusals)
 )]
 pub async fn read_seen(
     State(api): State<Api>,
@@ -411,17 +411,17 @@ pub async fn read_seen(
     Ok(seen_answer(&api.rooms.seen(&guest.room, &guest.user).await?, device.as_ref()))
 }
 
-/// Tells how far the caller has seen a room.
+/// Update the caller's read position in a room.
 #[utoipa::path(
     post,
     path = "/v1/{project}/rooms/{room}/seen",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "The project.", example = "chat"),
-        ("room" = String, Path, description = "The room.", example = "general"),
+        ("project" = String, Path, description = "Project id.", example = "chat"),
+        ("room" = String, Path, description = "Room id.", example = "general"),
     ),
     request_body = SeenBody,
-    responses((status = 200, description = "What is known now.", body = SeenAnswer), RoomRefusals)
+    responses((status = 200, description = "Read position after the update.", body = SeenAnswer), RoomRefusals)
 )]
 pub async fn write_seen(
     State(api): State<Api>,
@@ -435,13 +435,13 @@ pub async fn write_seen(
     see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
 }
 
-/// Tells how far the caller has seen a conversation, in the project of the token.
+/// Update the caller's read position in a conversation, in the project of the token.
 #[utoipa::path(
     post,
     path = "/x/blue.catbird.mls.updateCursor",
     tag = "rooms",
     request_body = CursorBody,
-    responses((status = 200, description = "What is known now.", body = SeenAnswer), RoomRefusals)
+    responses((status = 200, description = "Read position after the update.", body = SeenAnswer), RoomRefusals)
 )]
 pub async fn update_cursor(State(api): State<Api>, caller: Caller, sent: Body) -> Result<Response, Refusal> {
     let project = caller.project_named();
