@@ -39,7 +39,7 @@ impl BodyBudget {
     pub fn new(limit: usize, metrics: &Metrics) -> Arc<Self> {
         let name = Name {
             name: "tidings_body_bytes_in_flight",
-            help: "Memory held by bodies of requests that are not answered yet.",
+            help: "Memory held by request bodies in flight, in bytes.",
         };
         Arc::new(Self { limit, in_flight: metrics.gauge(name, &[]), taken: Mutex::default() })
     }

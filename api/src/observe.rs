@@ -30,11 +30,11 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 const REQUESTS: Name = Name {
     name: "tidings_http_requests_total",
-    help: "Requests answered, by route, method and class of status.",
+    help: "HTTP requests answered, by route, method and status class.",
 };
 const REQUEST_TIME: Name = Name {
     name: "tidings_http_request_seconds",
-    help: "Time until the head of the answer, by route and method.",
+    help: "Time from the request to the response head, in seconds, by route and method.",
 };
 const READERS: Name =
     Name { name: "tidings_live_readers", help: "Readers that wait for new records, by transport." };

@@ -85,10 +85,10 @@ impl Counts {
     /// Counted in the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let counter = |name, help| metrics.counter(Name { name, help }, &[]);
-        let open = Name { name: "tidings_connections", help: "Connections that are open." };
+        let open = Name { name: "tidings_connections", help: "Open client connections." };
         Self {
             open: metrics.gauge(open, &[]),
-            accepted: counter("tidings_connections_total", "Connections taken."),
+            accepted: counter("tidings_connections_total", "Client connections accepted."),
             evicted: counter(
                 "tidings_connections_evicted_total",
                 "Idle connections closed to make room for others.",

@@ -11,11 +11,21 @@ pub fn show(metrics: &Metrics) {
             metrics.compute(Name { name, help }, kind, &[], move || value().unwrap_or(f64::NAN));
         }
     };
-    show("tidings_process_resident_memory_bytes", "Memory in use.", Kind::Gauge, resident_bytes);
-    show("tidings_process_cpu_seconds_total", "Processor time used.", Kind::Counter, cpu_seconds);
-    show("tidings_process_open_fds", "Open files and sockets.", Kind::Gauge, open_files);
-    show("tidings_process_max_fds", "Open files and sockets at most.", Kind::Gauge, open_files_max);
-    show("tidings_process_threads", "Threads.", Kind::Gauge, threads);
+    show(
+        "tidings_process_resident_memory_bytes",
+        "Resident memory of the process, in bytes.",
+        Kind::Gauge,
+        resident_bytes,
+    );
+    show(
+        "tidings_process_cpu_seconds_total",
+        "CPU time used by the process, user and system, in seconds.",
+        Kind::Counter,
+        cpu_seconds,
+    );
+    show("tidings_process_open_fds", "Open file descriptors, sockets included.", Kind::Gauge, open_files);
+    show("tidings_process_max_fds", "Limit on open file descriptors.", Kind::Gauge, open_files_max);
+    show("tidings_process_threads", "Threads of the process.", Kind::Gauge, threads);
 }
 
 /// A number of `/proc/self/status`.

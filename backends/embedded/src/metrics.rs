@@ -25,7 +25,7 @@ impl Counts {
         let counter = |name, help| metrics.counter(Name { name, help }, &[]);
         let histogram = |name, help, buckets| metrics.histogram(Name { name, help }, &[], buckets);
         Self {
-            commits: counter("tidings_commits_total", "Commits made."),
+            commits: counter("tidings_commits_total", "Commits made durable."),
             records: counter(
                 "tidings_records_total",
                 "Records appended; a reference counts once for each target log.",
@@ -42,7 +42,7 @@ impl Counts {
             frame_bytes: counter("tidings_frame_bytes_total", "Bytes written to the write-ahead log."),
             sync_time: histogram(
                 "tidings_sync_seconds",
-                "Time to write and sync a frame of the write-ahead log.",
+                "Time to write and sync one frame of the write-ahead log, in seconds.",
                 Buckets::LATENCY,
             ),
         }
@@ -78,7 +78,7 @@ pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>
         metrics.compute(Name { name, help }, Kind::Gauge, &[], value);
     };
     gauge("tidings_logs", "Logs in the store.", |shared| shared.read().logs.len() as f64);
-    gauge("tidings_store_generations", "Memtables in memory, the current one included.", |shared| {
+    gauge("tidings_store_generations", "Memtables in memory, including the active one.", |shared| {
         (shared.read().memtables.len() + 1) as f64
     });
     gauge(

@@ -11,7 +11,7 @@ const DROPPED: Name = Name {
 };
 const COLLAPSED: Name = Name {
     name: "tidings_room_reactions_collapsed_total",
-    help: "Reactions left out because a later one replaces them.",
+    help: "Reactions removed by compaction because a later one replaces them.",
 };
 const TRIMMED: Name = Name {
     name: "tidings_room_trims_total",
@@ -26,7 +26,7 @@ const SEEN_DROPPED: Name = Name {
     help: "Last-seen cursors dropped because too many were waiting to be stored.",
 };
 const FENCED: Name =
-    Name { name: "tidings_room_fenced_total", help: "Writes refused because another server has taken over." };
+    Name { name: "tidings_room_fenced_total", help: "Writes refused because another server owns the room." };
 const CLOCK: Name = Name {
     name: "tidings_room_clock_alarms_total",
     help: "Clock corrections while assigning cursors, by direction (behind, ahead).",

@@ -5,9 +5,11 @@ use std::time::Duration;
 use tidings_engine::metrics::{Buckets, Counter, EVENT_TIME, EVENTS, Histogram, Metrics, Name};
 
 const CLEANED: Name =
-    Name { name: "tidings_cleanup_total", help: "What clean-ups of sessions did, by what it was." };
-const DELIVERIES: Name =
-    Name { name: "tidings_session_deliveries_total", help: "Records put into sessions, by who did it." };
+    Name { name: "tidings_cleanup_total", help: "Items processed by session clean-up, by kind." };
+const DELIVERIES: Name = Name {
+    name: "tidings_session_deliveries_total",
+    help: "Records delivered to sessions, by path (publish or follower).",
+};
 
 /// Counters of all events.
 pub(crate) struct Events {
