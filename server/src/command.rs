@@ -1,4 +1,4 @@
-//! The command line: which commands there are, and why one ends with an error.
+//! The command line: its commands, and the errors that they end with.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use crate::store_command::StoreCommand;
 use crate::stream_command::StreamCommand;
 use crate::token_command::TokenCommand;
 
-/// Publish once; every subscriber hears it, its own way, and nothing acknowledged is lost.
+/// A subscription server: publish once, and every subscriber receives it. Nothing acknowledged is lost.
 #[derive(Debug, Parser)]
 #[command(
     name = "tidings",
     version,
     about,
-    after_help = "Example:\n  tidings serve --dev\n\n`tidings help COMMAND` shows examples of each."
+    after_help = "Example:\n  tidings serve --dev\n\n`tidings help COMMAND` shows examples of each command."
 )]
 pub struct Command {
     #[command(subcommand)]
@@ -34,7 +34,7 @@ pub struct Command {
 enum Verb {
     Serve(Serve),
     CheckConfig(CheckConfig),
-    /// Print the complete configuration with its defaults, explained.
+    /// Print the complete configuration file with all defaults and their documentation.
     #[command(after_help = "Example:\n  tidings default-config > tidings.toml")]
     DefaultConfig,
     Project(ProjectCommand),
@@ -44,81 +44,81 @@ enum Verb {
     Store(StoreCommand),
 }
 
-/// Say what is wrong with a configuration, or nothing.
+/// Check a configuration and print what is wrong with it.
 ///
-/// The file and the environment are read as `tidings serve` would read them.
+/// Reads the file and the environment as `tidings serve` does. Prints nothing if they are valid.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings check-config --config tidings.toml")]
 struct CheckConfig {
-    /// The file to check.
+    /// Configuration file to check.
     #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
     config: PathBuf,
 }
 
-/// Why the command ends with an error. The message says what to do.
+/// Error that a command ends with. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// Something is set wrongly.
+    /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There would be no log.
+    /// Logging cannot be set up.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The server ran, and cannot go on.
+    /// A duty of the running server has stopped.
     #[error(transparent)]
     Duty(#[from] tidings_engine::duty::Stopped),
-    /// The server does not start.
+    /// The server cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A store cannot be looked at.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// A server has it, and can be asked itself.
+    /// A running server uses the data folder.
     #[error(
         "{} is in use by a running server. Stop it, or ask it: --server http://ADDRESS with the admin key in \
          TIDINGS_ADMIN_KEY", .0.display()
     )]
     InUse(PathBuf),
-    /// A project cannot be changed so.
+    /// The change of a project was refused.
     #[error(transparent)]
     Project(#[from] ProjectError),
-    /// Its data is still there, and only a server removes data.
+    /// The data of a removed project with this id still exists; only a running server removes it.
     #[error(
         "a project of this id was removed and its data is still there. Start the server once: it removes the data, and \
          then the id is free"
     )]
     Removing,
-    /// A key that somebody chose is none.
+    /// The given signing key is not valid.
     #[error("--key: {0}")]
     Key(#[from] InvalidKey),
-    /// A token that nobody could use.
+    /// The lifetime of the token is zero.
     #[error("--ttl is at least 1s")]
     NoTime,
-    /// A token cannot say this.
+    /// The claims of the token are not valid.
     #[error("{0}")]
     Claims(#[from] InvalidToken),
-    /// There is no such folder.
+    /// The folder does not exist or is not a store.
     #[error("{0} is not a store's folder; name the one that --data named")]
     NoStore(PathBuf),
-    /// Something is damaged, as was told.
+    /// The store is damaged; the places were printed.
     #[error("{count} places are damaged; restore a backup")]
     Damaged {
-        /// How many.
+        /// Number of damaged places.
         count: usize,
     },
-    /// There is no such stream.
+    /// The stream does not exist.
     #[error("there is no stream {0}; name it as project/id, such as _default/orders")]
     NoStream(String),
-    /// A running server does not do it.
+    /// The running server refused the request or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The server ended by itself.
+    /// Serving failed.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
 }
 
 impl Command {
-    /// Does what the command line says.
+    /// Runs the command.
     pub fn run(self) -> Result<(), CommandError> {
         match self.verb {
             Verb::Serve(serve) => serve.run(),

@@ -1,4 +1,4 @@
-//! `tidings project` and `tidings admin-key`: who may use the server.
+//! `tidings project` and `tidings admin-key`: projects, their signing keys and the admin key.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::greeting::Ink;
 
 /// Create, list and remove projects and their keys.
 ///
-/// In the store of a stopped server (--data), or by asking a running one (--server).
+/// Works on the store of a stopped server (--data) or through a running server (--server).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings project create shop --data ./tidings-data\n  \
@@ -25,15 +25,15 @@ pub struct ProjectCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Create a project and print its keys, once.
+    /// Create a project and print its keys; they are not shown again.
     Create(Create),
-    /// List projects with the names of their keys.
+    /// List projects with the ids of their keys.
     List(List),
-    /// Give a project a new signing key and print it, once. The older ones are valid until they are removed.
+    /// Add a signing key to a project and print it; it is not shown again. Older keys stay valid until they are removed.
     RotateKey(RotateKey),
-    /// Remove a key, and with it all tokens that it signed.
+    /// Remove a signing key. All tokens that it signed become invalid.
     RemoveKey(RemoveKey),
-    /// Remove a project with all that is in it.
+    /// Remove a project and everything in it.
     Remove(Remove),
 }
 
@@ -41,10 +41,10 @@ enum Verb {
 #[command(after_help = "Examples:\n  tidings project create shop\n  \
     tidings project create shop --key \"$(cat secret.txt)\" --json")]
 struct Create {
-    /// Its name: letters, digits, _ and -.
+    /// Project id: letters, digits, _ and -.
     #[arg(value_parser = ProjectId::parse)]
     name: ProjectId,
-    /// The signing key, to have the same on several servers; a random one without it.
+    /// Signing key, for several servers that share one [default: a random key].
     #[arg(long, value_name = "SECRET")]
     key: Option<String>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings project rotate-key shop")]
 struct RotateKey {
-    /// The project.
+    /// Project id.
     #[arg(value_parser = ProjectId::parse)]
     name: ProjectId,
     #[command(flatten)]
@@ -77,10 +77,10 @@ struct RotateKey {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings project remove-key shop 6f9c2a41d07be358")]
 struct RemoveKey {
-    /// The project.
+    /// Project id.
     #[arg(value_parser = ProjectId::parse)]
     name: ProjectId,
-    /// The key's name, as `tidings project list` shows it.
+    /// Key id, as shown by `tidings project list`.
     kid: String,
     #[command(flatten)]
     form: Form,
@@ -91,7 +91,7 @@ struct RemoveKey {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings project remove shop")]
 struct Remove {
-    /// The project.
+    /// Project id.
     #[arg(value_parser = ProjectId::parse)]
     name: ProjectId,
     #[command(flatten)]
@@ -102,24 +102,24 @@ struct Remove {
 
 #[derive(Debug, Args)]
 struct Form {
-    /// Print JSON, for programs.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Create the admin key, or replace it, and print it, once.
+/// Create or replace the admin key and print it; it is not shown again.
 ///
-/// Whoever has it may do everything in every project. The server must be stopped.
+/// The admin key allows everything in every project. The server must be stopped.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  export TIDINGS_ADMIN_KEY=$(tidings admin-key --data ./tidings-data)")]
 pub struct AdminKeyCommand {
-    /// Folder of the data of a stopped server; TIDINGS_DATA, or ./tidings-data, without it.
+    /// Data folder of a stopped server [default: TIDINGS_DATA, or ./tidings-data].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
 impl AdminKeyCommand {
-    /// Does it. Only the key is on stdout, so that it can be caught in a variable.
+    /// Runs the command. Prints only the key to stdout, so that a shell can capture it.
     pub fn run(self) -> Result<(), CommandError> {
         let key = Stopped::open(self.data, Store::MayBeNew)?.set_admin_key()?;
         println!("{}", key.reveal());
@@ -129,7 +129,7 @@ impl AdminKeyCommand {
 }
 
 impl ProjectCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self) -> Result<(), CommandError> {
         match self.verb {
             Verb::Create(Create { name, key, form, place }) => {

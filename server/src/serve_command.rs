@@ -1,4 +1,4 @@
-//! `tidings serve`: what is set, put together; served until a signal comes.
+//! `tidings serve`: assembles the configuration and serves until a signal arrives or a duty stops.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +15,10 @@ use crate::command::CommandError;
 use crate::greeting::greet;
 use crate::logs::Logs;
 
-/// Serve.
+/// Run the server.
 ///
-/// Flags win over variables (TIDINGS_LISTEN and so on), variables over the file, the file over the defaults.
+/// Flags take precedence over environment variables (TIDINGS_LISTEN and so on), variables over the configuration file, and
+/// the file over the defaults.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings serve --dev\n  \
@@ -28,34 +29,34 @@ pub struct Serve {
     /// Address and port to listen on [default: 127.0.0.1:4437].
     #[arg(long, value_name = "ADDRESS", overrides_with = "listen")]
     listen: Option<SocketAddr>,
-    /// Folder of the data; made if it is not there [default: ./tidings-data].
+    /// Data folder; created if it does not exist [default: ./tidings-data].
     #[arg(long, value_name = "DIR", overrides_with = "data")]
     data: Option<PathBuf>,
-    /// The configuration; `tidings default-config` explains what may be in it.
+    /// Configuration file; `tidings default-config` prints all keys with their documentation.
     #[arg(long, env = "TIDINGS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Any project exists and no credentials are needed. Only on the loopback interface.
+    /// Development mode: every project exists and no credentials are needed. Only on the loopback interface.
     #[arg(long)]
     dev: bool,
-    /// Address and port where /metrics is open to whoever reaches it.
+    /// Address and port of a separate listener for /metrics, without credentials.
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
-    /// File of the certificate, in PEM, to speak HTTPS; needs --tls-key.
+    /// Certificate file in PEM format, to serve HTTPS; needs --tls-key.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// File of the certificate's private key, in PEM.
+    /// Private key file of the certificate, in PEM format.
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Collector of OpenTelemetry that gets a trace of each request, such as http://127.0.0.1:4318.
+    /// OpenTelemetry collector to send a trace of each request to, such as http://127.0.0.1:4318.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
-    /// What is logged: a level, or levels by module, such as debug or info,tidings_api=trace [default: info].
+    /// Log filter: a level, or levels by module, such as debug or info,tidings_api=trace [default: info].
     #[arg(long, env = "TIDINGS_LOG", value_name = "FILTER")]
     log: Option<String>,
 }
 
 impl Serve {
-    /// Serves until a signal comes.
+    /// Serves until a signal arrives or a duty stops.
     pub fn run(self) -> Result<(), CommandError> {
         let filter = self.log.clone().filter(|filter| !filter.is_empty());
         let config = self.config()?;
@@ -76,7 +77,7 @@ impl Serve {
         served.map(|_| ())
     }
 
-    /// What is set, flags included.
+    /// Configuration from defaults, file, environment and flags.
     fn config(self) -> Result<Config, CommandError> {
         let file = self.config.filter(|file| !file.as_os_str().is_empty());
         let mut config = Config::load(file.as_deref(), std::env::vars_os())?;
@@ -92,7 +93,7 @@ impl Serve {
     }
 }
 
-/// How long a server of which a duty has stopped may take to end.
+/// Time that a server may take to shut down after a duty has stopped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// When the process was told to end.
@@ -121,8 +122,8 @@ async fn serve(mut config: Config) -> Result<Ended, CommandError> {
     serve_until_told(server, signals).await.map(|()| Ended::Served)
 }
 
-/// Serves until a signal comes, or until a duty of the server has stopped. That is an error: whoever watches the process
-/// is to start it again.
+/// Serves until a signal arrives or a duty of the server stops. The latter is an error, so that a service manager restarts
+/// the process.
 async fn serve_until_told(server: Server, mut signals: Signals) -> Result<(), CommandError> {
     let stopped = tokio::select! {
         () = signals.end_or_renew(&server) => None,
@@ -139,12 +140,12 @@ async fn serve_until_told(server: Server, mut signals: Signals) -> Result<(), Co
     }
 }
 
-/// The disk has failed, and the log says how. Whatever is still on its way must not be acknowledged.
+/// Ends the process after a disk failure, which the log describes. Requests in flight must not be acknowledged.
 fn exit_now() {
     std::process::exit(1);
 }
 
-/// What the process can be told from outside.
+/// Signals that the process handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -160,7 +161,7 @@ impl Signals {
         })
     }
 
-    /// Resolves when the process is told to end.
+    /// Resolves when a signal asks the process to end.
     async fn end(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -168,7 +169,7 @@ impl Signals {
         }
     }
 
-    /// The same. SIGHUP renews what can be renewed meanwhile.
+    /// Resolves when a signal asks the process to end. Until then SIGHUP reloads what can be reloaded.
     async fn end_or_renew(&mut self, server: &Server) {
         loop {
             tokio::select! {

@@ -1,4 +1,4 @@
-//! `tidings store`: looking at a store, checking it, copying it.
+//! `tidings store`: inspect, check, back up and repair a store.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tidings_server::Catalog;
 
 use crate::command::CommandError;
 
-/// Look at a store, check it, copy it.
+/// Inspect, check, back up or repair a store.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings store backup ./tidings-data /backups/today\n  \
@@ -24,43 +24,43 @@ pub struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Read every file of a stopped store and name all that is damaged.
+    /// Read every file of a stopped store and report all damage.
     #[command(after_help = "Example:\n  tidings store check ./tidings-data")]
     Check(Dir),
-    /// Print streams and records of a stopped store.
+    /// Print the streams and records of a stopped store.
     #[command(after_help = "Example:\n  tidings store dump ./tidings-data --stream shop/orders")]
     Dump(Dump),
-    /// Count what is in a stopped store.
+    /// Print the sizes and counts of a stopped store.
     #[command(after_help = "Example:\n  tidings store stats ./tidings-data")]
     Stats(Dir),
-    /// Copy a store, which may be in use, to a new folder. Serve from the copy to restore it.
+    /// Copy a store, which may be in use, to a new folder. To restore, serve from the copy.
     #[command(after_help = "Example:\n  tidings store backup ./tidings-data /backups/today")]
     Backup(Backup),
-    /// Give up everything from the first unreadable commit on, in a store that refuses to start.
+    /// Discard everything from the first unreadable commit on, in a store that refuses to start.
     #[command(after_help = "Example:\n  tidings store truncate ./tidings-data")]
     Truncate(Dir),
 }
 
 #[derive(Debug, Args)]
 struct Dir {
-    /// The store's folder.
+    /// Data folder of the store.
     dir: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct Dump {
-    /// The store's folder.
+    /// Data folder of the store.
     dir: PathBuf,
-    /// Only this stream, as project/id.
+    /// Print only this stream, named as project/id.
     #[arg(long)]
     stream: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct Backup {
-    /// The store's folder.
+    /// Data folder of the store.
     dir: PathBuf,
-    /// The folder of the copy; made if it is not there, and empty.
+    /// Folder of the copy; must be empty, and is created if it does not exist.
     target: PathBuf,
 }
 
@@ -76,7 +76,7 @@ impl StoreCommand {
     }
 }
 
-/// A folder that is there, and that no server has open.
+/// Opens an existing data folder that no server uses.
 fn stopped(dir: &Path) -> Result<(DirectoryLock, Folder), CommandError> {
     existing(dir)?;
     let lock = DirectoryLock::take(dir)?;

@@ -1,4 +1,4 @@
-//! `tidings stream`: streams of a running server.
+//! `tidings stream`: create, list, append to, read and delete the streams of a running server.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ use tidings_server::duration;
 
 /// Create, list, append to, read and delete the streams of a running server.
 ///
-/// What TIDINGS_TOKEN holds is sent as the credential.
+/// The token in TIDINGS_TOKEN is sent as the credential.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     export TIDINGS_TOKEN=$(tidings token --project shop --scope write --data ./tidings-data)\n  \
@@ -42,11 +42,11 @@ pub struct StreamCommand {
 enum Verb {
     /// List streams.
     List(List),
-    /// Create a stream; nothing changes if it is there and the same.
+    /// Create a stream. Succeeds without a change if it exists with the same configuration.
     Create(Create),
-    /// Append to a stream: an argument, or what comes on standard input.
+    /// Append an argument or standard input to a stream.
     Append(Append),
-    /// Print what is in a stream; of JSON, a message a line.
+    /// Print the content of a stream; JSON messages one per line.
     Read(ReadVerb),
     /// Delete a stream.
     Delete(Named),
@@ -55,10 +55,10 @@ enum Verb {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings stream list --prefix orders/ --project shop")]
 struct List {
-    /// Only those that begin so.
+    /// List only streams whose id has this prefix.
     #[arg(long, default_value = "")]
     prefix: String,
-    /// Print them as JSON, one a line.
+    /// Print JSON, one stream per line.
     #[arg(long)]
     json: bool,
 }
@@ -66,13 +66,13 @@ struct List {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings stream create orders --content-type application/json --ttl 7d")]
 struct Create {
-    /// Its name.
+    /// Stream id.
     #[arg(value_parser = StreamId::parse)]
     name: StreamId,
-    /// Kind of what is in it.
+    /// Content type of the stream.
     #[arg(long, default_value = "application/octet-stream", value_name = "TYPE")]
     content_type: String,
-    /// How long it stays when nobody uses it, such as 90s, 30m, 1h or 7d.
+    /// Time after its last use until the stream expires, such as 90s, 30m, 1h or 7d.
     #[arg(long, value_parser = duration::parse)]
     ttl: Option<std::time::Duration>,
 }
@@ -82,10 +82,10 @@ struct Create {
     after_help = "Examples:\n  tidings stream append orders '{\"id\":1}'\n  gzip -dc old.gz | tidings stream append archive"
 )]
 struct Append {
-    /// Its name.
+    /// Stream id.
     #[arg(value_parser = StreamId::parse)]
     name: StreamId,
-    /// What to append; standard input without it.
+    /// Content to append [default: standard input].
     data: Option<String>,
 }
 
@@ -94,13 +94,13 @@ struct Append {
     after_help = "Examples:\n  tidings stream read orders\n  tidings stream read orders --offset now --follow"
 )]
 struct ReadVerb {
-    /// Its name.
+    /// Stream id.
     #[arg(value_parser = StreamId::parse)]
     name: StreamId,
-    /// Where to begin: -1 for the beginning, now for the tail, or an offset that the server told.
+    /// Offset to read from: -1 for the beginning, now for the tail, or an offset from the server.
     #[arg(long, default_value = "-1", allow_hyphen_values = true)]
     offset: String,
-    /// Go on with what comes, until the stream is closed.
+    /// Keep printing new messages until the stream is closed.
     #[arg(long, short)]
     follow: bool,
 }
@@ -108,13 +108,13 @@ struct ReadVerb {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  tidings stream delete orders")]
 struct Named {
-    /// Its name.
+    /// Stream id.
     #[arg(value_parser = StreamId::parse)]
     name: StreamId,
 }
 
 impl StreamCommand {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self) -> Result<(), CommandError> {
         let client = Client::new(&self.server, "TIDINGS_TOKEN")?;
         let streams = Streams { client, project: self.project };
@@ -132,7 +132,7 @@ impl StreamCommand {
     }
 }
 
-/// The streams of one project of a server.
+/// Client for the streams of one project.
 struct Streams {
     client: Client,
     project: ProjectId,

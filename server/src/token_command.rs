@@ -1,4 +1,4 @@
-//! `tidings token`: a credential for somebody.
+//! `tidings token`: signs a token.
 
 use std::time::Duration;
 
@@ -13,41 +13,41 @@ use tidings_server::duration;
 
 /// Print a token for a project.
 ///
-/// Without --stream, --session, --topics, --rooms and --entities it is for the whole project;
-/// with any of them, for what they name alone. Each but --session can be given several times.
+/// Without --stream, --session, --topics, --rooms and --entities the token allows the whole project; with any of them,
+/// only what they name. Each except --session can be repeated.
 ///
-/// In a pattern `.`, `:` and `/` separate segments. `*` stands for anything inside of one segment; `**`, as a segment of
-/// its own, for any number of segments, also none: `orders/**` is orders, orders/1 and orders/1/items.
+/// In a pattern, `.`, `:` and `/` separate segments. `*` matches any text within one segment; `**`, as a whole segment,
+/// matches zero or more segments: `orders/**` matches orders, orders/1 and orders/1/items.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     tidings token --project shop --scope write --data ./tidings-data\n  \
     tidings token --project shop --scope read --user alice --stream 'orders/*' --ttl 15m --server http://127.0.0.1:4437")]
 pub struct TokenCommand {
-    /// The project.
+    /// Project id.
     #[arg(long, value_parser = ProjectId::parse)]
     project: ProjectId,
-    /// How much it may do: manage includes write, and write includes read.
+    /// Scope of the token: manage includes write, and write includes read.
     #[arg(long, value_name = "read|write|manage", value_parser = scope)]
     scope: Scope,
-    /// The user of your application that it is for.
+    /// User id in your application.
     #[arg(long)]
     user: Option<String>,
-    /// Streams that match this pattern.
+    /// Allow streams that match this pattern.
     #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     stream: Vec<Pattern>,
-    /// This session.
+    /// Allow only this session.
     #[arg(long)]
     session: Option<String>,
-    /// Topics that match this pattern.
+    /// Allow topics that match this pattern.
     #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     topics: Vec<Pattern>,
-    /// Rooms that match this pattern.
+    /// Allow rooms that match this pattern.
     #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     rooms: Vec<Pattern>,
-    /// Entities that match this pattern.
+    /// Allow entities that match this pattern.
     #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     entities: Vec<Pattern>,
-    /// How long it is valid, such as 90s, 30m, 1h or 7d.
+    /// Lifetime of the token, such as 90s, 30m, 1h or 7d.
     #[arg(long, default_value = "1h", value_parser = duration::parse)]
     ttl: Duration,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub struct TokenCommand {
 }
 
 impl TokenCommand {
-    /// Does it. Only the token is printed, so that it can be caught in a variable.
+    /// Runs the command. Prints only the token, so that a shell can capture it.
     pub fn run(self) -> Result<(), CommandError> {
         if self.ttl.is_zero() {
             return Err(CommandError::NoTime);
