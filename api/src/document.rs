@@ -86,7 +86,7 @@ pub struct RoomRefusals;
 const ANY: &[(u16, &str)] = &[
     (400, "The request is malformed. `invalid_host`: it has no `Host` header, or more than one."),
     (414, "`uri_too_long`: the path and query are too long."),
-    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding`."),
+    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding` other than `identity`."),
     (431, "`headers_too_large`: the request line and headers are too large."),
     (501, "`transfer_encoding_unknown`: the `Transfer-Encoding` is not `chunked`."),
 ];
@@ -212,7 +212,7 @@ const ROOM: &[(u16, &str)] = &[
     ),
     (413, "`PayloadTooLarge`: the body or a payload is too large, or there are too many events or members."),
     (414, "`uri_too_long`: the path and query are too long."),
-    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding`."),
+    (415, "`content_encoding_unsupported`: the request has a `Content-Encoding` other than `identity`."),
     (426, "`InvalidRequest`: the request is not a WebSocket handshake as in RFC 6455."),
     (
         429,
