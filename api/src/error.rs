@@ -7,7 +7,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use serde_json::json;
 use tidings_auth::{Declined, Denied, InvalidKey, InvalidToken, ProjectError};
-use tidings_engine::log::StoreError;
+use tidings_engine::log::{ProducerRefusal, StoreError};
 use tidings_model::limits::Limit;
 use tidings_model::{InvalidId, InvalidProducer, Position};
 use tidings_sessions::SessionError;
@@ -135,14 +135,18 @@ impl From<StreamError> for ApiError {
             &StreamError::Closed { tail } => Self::new(S::CONFLICT, "stream_closed", error)
                 .with(names::STREAM_CLOSED, "true")
                 .with_next(tail),
-            &StreamError::ProducerFenced { epoch } => {
+            &StreamError::Producer(ProducerRefusal::Fenced { epoch }) => {
                 Self::new(S::FORBIDDEN, "producer_fenced", error).with(names::PRODUCER_EPOCH, epoch)
             }
-            &StreamError::ProducerGap { expected, received } => Self::new(S::CONFLICT, "producer_gap", error)
-                .with(names::PRODUCER_EXPECTED_SEQ, expected)
-                .with(names::PRODUCER_RECEIVED_SEQ, received),
-            StreamError::ProducerEpochStart => Self::bad_request("producer_epoch_start", error),
-            StreamError::TooManyProducers => {
+            &StreamError::Producer(ProducerRefusal::Gap { expected, received }) => {
+                Self::new(S::CONFLICT, "producer_gap", error)
+                    .with(names::PRODUCER_EXPECTED_SEQ, expected)
+                    .with(names::PRODUCER_RECEIVED_SEQ, received)
+            }
+            StreamError::Producer(ProducerRefusal::EpochStart) => {
+                Self::bad_request("producer_epoch_start", error)
+            }
+            StreamError::Producer(ProducerRefusal::TooMany) => {
                 Self::over(Limit::ProducersPerLog, S::TOO_MANY_REQUESTS, "too_many_producers", error)
                     .with(header::RETRY_AFTER, PRODUCERS_RETRY_SECONDS)
             }
@@ -298,7 +302,7 @@ mod tests {
 
     #[test]
     fn whoever_is_to_come_again_is_told_when() {
-        for error in [StreamError::TooManyProducers, StreamError::TooManyReaders] {
+        for error in [StreamError::Producer(ProducerRefusal::TooMany), StreamError::TooManyReaders] {
             let answer = ApiError::from(error).into_response();
             assert!(answer.headers().contains_key(header::RETRY_AFTER), "{}", answer.status());
         }

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use serde_json::{Value, json};
 use tidings_auth::Denied;
-use tidings_engine::log::StoreError;
+use tidings_engine::log::{ProducerRefusal, StoreError};
 use tidings_model::limits::Limit;
 use tidings_model::{InvalidId, InvalidProducer};
 use tidings_rooms::{BadEvent, InvalidCursor, RoomError};
@@ -166,16 +166,20 @@ impl From<RoomError> for Refusal {
             RoomError::TooManyEvents => Self::too_large(error).over(Limit::EventsPerWrite),
             RoomError::PayloadTooLarge { .. } => Self::too_large(error).over(Limit::EventBytes),
             RoomError::TooManyMembers { .. } => Self::too_large(error).over(Limit::MembersPerRoom),
-            &RoomError::ProducerFenced { epoch } => {
+            &RoomError::Producer(ProducerRefusal::Fenced { epoch }) => {
                 Self::new(S::FORBIDDEN, "ProducerFenced", error).with(names::PRODUCER_EPOCH, epoch)
             }
-            &RoomError::ProducerGap { expected, received } => Self::new(S::CONFLICT, "ProducerGap", error)
-                .with(names::PRODUCER_EXPECTED_SEQ, expected)
-                .with(names::PRODUCER_RECEIVED_SEQ, received),
-            RoomError::ProducerEpochStart => Self::invalid(error),
-            RoomError::TooManyProducers => Self::new(S::TOO_MANY_REQUESTS, "TooManyProducers", error)
-                .over(Limit::ProducersPerLog)
-                .retrying(Duration::from_secs(3600)),
+            &RoomError::Producer(ProducerRefusal::Gap { expected, received }) => {
+                Self::new(S::CONFLICT, "ProducerGap", error)
+                    .with(names::PRODUCER_EXPECTED_SEQ, expected)
+                    .with(names::PRODUCER_RECEIVED_SEQ, received)
+            }
+            RoomError::Producer(ProducerRefusal::EpochStart) => Self::invalid(error),
+            RoomError::Producer(ProducerRefusal::TooMany) => {
+                Self::new(S::TOO_MANY_REQUESTS, "TooManyProducers", error)
+                    .over(Limit::ProducersPerLog)
+                    .retrying(Duration::from_secs(3600))
+            }
             RoomError::Forgotten => Self::new(S::CONFLICT, "ProducerForgotten", error),
             RoomError::Fenced | RoomError::Contended => {
                 Self::new(S::SERVICE_UNAVAILABLE, "Unavailable", error).retrying(UNAVAILABLE)

@@ -1,6 +1,6 @@
 //! Errors of rooms, without HTTP.
 
-use tidings_engine::log::{CommitError, ReadError, Refusal, StoreError};
+use tidings_engine::log::{CommitError, ProducerRefusal, ReadError, Refusal, StoreError};
 use tidings_model::limits;
 
 use crate::Declined;
@@ -35,26 +35,9 @@ pub enum RoomError {
     /// The same user is to be added and removed.
     #[error("a user cannot be added and removed at once")]
     AddedAndRemoved,
-    /// A later epoch of the producer has written.
-    #[error("a later epoch of this producer has written")]
-    ProducerFenced {
-        /// Current epoch of the producer.
-        epoch: u64,
-    },
-    /// The producer's sequence number skips a request.
-    #[error("expected producer sequence {expected}, received {received}")]
-    ProducerGap {
-        /// The sequence number that would be accepted.
-        expected: u64,
-        /// The sequence number of the request.
-        received: u64,
-    },
-    /// The first request of a new producer epoch does not have sequence number 0.
-    #[error("a new producer epoch begins with sequence 0")]
-    ProducerEpochStart,
-    /// The room knows its maximum number of producers already.
-    #[error("the room has {} active producers already", limits::PRODUCERS_PER_LOG)]
-    TooManyProducers,
+    /// The producer may not write this request now.
+    #[error(transparent)]
+    Producer(ProducerRefusal),
     /// The request is a repetition, but its events are not stored any more, or are too old to be found.
     #[error("this request was made before, and what it wrote is no longer kept or lies too far back")]
     Forgotten,
@@ -86,10 +69,7 @@ impl From<Refusal> for RoomError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::NoSuchLog(_) => Self::NotFound,
-            Refusal::Fenced { epoch } => Self::ProducerFenced { epoch },
-            Refusal::Gap { expected, received } => Self::ProducerGap { expected, received },
-            Refusal::EpochStart => Self::ProducerEpochStart,
-            Refusal::TooManyProducers => Self::TooManyProducers,
+            Refusal::Producer(refusal) => Self::Producer(refusal),
             // A duplicate is handled before, by looking up the first answer; the others cannot be the result
             // of a write.
             Refusal::Duplicate { .. }

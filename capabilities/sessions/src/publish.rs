@@ -8,7 +8,9 @@
 
 use std::sync::Arc;
 
-use tidings_engine::log::{Commit, CommitError, Committed, Of, Operation, Outcome, Refer, Refusal};
+use tidings_engine::log::{
+    Commit, CommitError, Committed, Of, Operation, Outcome, ProducerRefusal, Refer, Refusal,
+};
 use tidings_model::{LogId, Position};
 use tidings_streams::table::Declined as StreamDeclined;
 use tidings_streams::{
@@ -390,9 +392,9 @@ fn kind(error: &SessionError) -> &'static str {
         SessionError::Stream(
             StreamError::TailMoved { .. }
             | StreamError::OutOfOrder
-            | StreamError::ProducerFenced { .. }
-            | StreamError::ProducerGap { .. }
-            | StreamError::ProducerEpochStart,
+            | StreamError::Producer(
+                ProducerRefusal::Fenced { .. } | ProducerRefusal::Gap { .. } | ProducerRefusal::EpochStart,
+            ),
         ) => "condition",
         SessionError::Contended | SessionError::Stream(StreamError::Contended) => "contended",
         _ => "invalid",

@@ -1,6 +1,6 @@
 //! Errors of streams, in the words of the protocol and without HTTP.
 
-use tidings_engine::log::{CommitError, ReadError, Refusal, StoreError};
+use tidings_engine::log::{CommitError, ProducerRefusal, ReadError, Refusal, StoreError};
 use tidings_model::{Position, limits};
 
 use crate::ContentType;
@@ -44,26 +44,9 @@ pub enum StreamError {
         /// Final position of the stream.
         tail: Position,
     },
-    /// A later epoch of the producer has written.
-    #[error("a later epoch of this producer has written")]
-    ProducerFenced {
-        /// Current epoch of the producer.
-        epoch: u64,
-    },
-    /// The producer's sequence number skips a request.
-    #[error("expected producer sequence {expected}, received {received}")]
-    ProducerGap {
-        /// The sequence number that would be accepted.
-        expected: u64,
-        /// The sequence number of the request.
-        received: u64,
-    },
-    /// The first request of a new producer epoch does not have sequence number 0.
-    #[error("a new producer epoch begins with sequence 0")]
-    ProducerEpochStart,
-    /// The stream knows its maximum number of producers already.
-    #[error("the stream has {} active producers already", limits::PRODUCERS_PER_LOG)]
-    TooManyProducers,
+    /// The producer may not write this request now.
+    #[error(transparent)]
+    Producer(ProducerRefusal),
     /// `Stream-Seq` does not sort after the previous one.
     #[error("the sequence does not sort after the last one of the stream")]
     OutOfOrder,
@@ -131,10 +114,7 @@ impl From<Refusal> for StreamError {
         match refusal {
             Refusal::NoSuchLog(_) => Self::NotFound,
             Refusal::Closed { tail } => Self::Closed { tail },
-            Refusal::Fenced { epoch } => Self::ProducerFenced { epoch },
-            Refusal::Gap { expected, received } => Self::ProducerGap { expected, received },
-            Refusal::EpochStart => Self::ProducerEpochStart,
-            Refusal::TooManyProducers => Self::TooManyProducers,
+            Refusal::Producer(refusal) => Self::Producer(refusal),
             Refusal::OutOfOrder => Self::OutOfOrder,
             Refusal::TailMoved { tail } => Self::TailMoved { tail },
             Refusal::Duplicate { .. }

@@ -14,8 +14,8 @@ use tidings_model::{LogId, Position, Producer, ProducerId};
 
 use super::{
     Append, Boundary, Change, ChangeFeed, Commit, CommitError, Commits, Committed, LogTotals, Memory,
-    Observer, Of, Operation, Origin, Outcome, Page, Positions, ReadError, Record, Refer, Referred, Refusal,
-    Span, StateMachine, Status, Then,
+    Observer, Of, Operation, Origin, Outcome, Page, Positions, ProducerRefusal, ReadError, Record, Refer,
+    Referred, Refusal, Span, StateMachine, Status, Then,
 };
 use crate::{Bus, Listener};
 
@@ -459,13 +459,19 @@ pub async fn producers_are_fenced_by_epoch_and_gaps_are_told(store: impl Subject
     let (log, other) = (new_log(&store).await, new_log(&store).await);
     let by =
         |log, id: &str, epoch, sequence| Commit::new().with(stamped(texts(log, &["x"]), id, epoch, sequence));
-    assert_eq!(refused(&store, by(log, "p", 0, 5)).await, Refusal::Gap { expected: 0, received: 5 });
+    assert_eq!(
+        refused(&store, by(log, "p", 0, 5)).await,
+        ProducerRefusal::Gap { expected: 0, received: 5 }.into()
+    );
     make(&store, by(log, "p", 2, 0)).await;
-    assert_eq!(refused(&store, by(log, "p", 2, 2)).await, Refusal::Gap { expected: 1, received: 2 });
-    assert_eq!(refused(&store, by(log, "p", 1, 0)).await, Refusal::Fenced { epoch: 2 });
-    assert_eq!(refused(&store, by(log, "p", 3, 1)).await, Refusal::EpochStart);
+    assert_eq!(
+        refused(&store, by(log, "p", 2, 2)).await,
+        ProducerRefusal::Gap { expected: 1, received: 2 }.into()
+    );
+    assert_eq!(refused(&store, by(log, "p", 1, 0)).await, ProducerRefusal::Fenced { epoch: 2 }.into());
+    assert_eq!(refused(&store, by(log, "p", 3, 1)).await, ProducerRefusal::EpochStart.into());
     make(&store, by(log, "p", 3, 0)).await;
-    assert_eq!(refused(&store, by(log, "p", 2, 1)).await, Refusal::Fenced { epoch: 3 });
+    assert_eq!(refused(&store, by(log, "p", 2, 1)).await, ProducerRefusal::Fenced { epoch: 3 }.into());
     make(&store, by(log, "q", 0, 0)).await;
     make(&store, by(other, "p", 0, 0)).await;
 }

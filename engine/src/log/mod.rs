@@ -45,7 +45,7 @@ pub use memory::Memory;
 pub use observe::{ChangeFeed, Observer, Observers};
 pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
 pub use snapshot::{BeforeImages, SnapshotMap, Snapshots};
-pub use state::{LogParts, LogState, Refusal, Validated};
+pub use state::{LogParts, LogState, ProducerRefusal, Refusal, Validated};
 pub use store::{
     Change, CommitError, Commits, HasTable, Logs, ReadError, ReadsTable, Refused, StandsOn, StateMachine,
     StoreError,

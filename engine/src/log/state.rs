@@ -33,26 +33,9 @@ pub enum Refusal {
         /// Status of the log.
         status: Status,
     },
-    /// A later epoch of the producer has written.
-    #[error("the producer was fenced off by epoch {epoch}")]
-    Fenced {
-        /// Current epoch of the producer.
-        epoch: u64,
-    },
-    /// The producer's sequence number skips a request.
-    #[error("the producer's next request is {expected}, not {received}")]
-    Gap {
-        /// The sequence number that would be accepted.
-        expected: u64,
-        /// The sequence number of the request.
-        received: u64,
-    },
-    /// The first request of a new producer epoch does not have sequence number 0.
-    #[error("a new producer epoch begins with sequence 0")]
-    EpochStart,
-    /// The log knows its maximum number of producers already.
-    #[error("the log has {} producers already", limits::PRODUCERS_PER_LOG)]
-    TooManyProducers,
+    /// The producer may not write this request now.
+    #[error(transparent)]
+    Producer(#[from] ProducerRefusal),
     /// The order text of the append does not sort after the previous one.
     #[error("the sequence does not sort after the last one")]
     OutOfOrder,
@@ -71,6 +54,31 @@ pub enum Refusal {
     /// The operation is inconsistent in itself. This is a bug of the caller, never the fault of a client.
     #[error("malformed operation: {0}")]
     Malformed(&'static str),
+}
+
+/// Why a log refuses a request of a producer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProducerRefusal {
+    /// A later epoch of the producer has written.
+    #[error("a later epoch of this producer has written")]
+    Fenced {
+        /// Current epoch of the producer.
+        epoch: u64,
+    },
+    /// The producer's sequence number skips a request.
+    #[error("expected producer sequence {expected}, received {received}")]
+    Gap {
+        /// The sequence number that would be accepted.
+        expected: u64,
+        /// The sequence number of the request.
+        received: u64,
+    },
+    /// The first request of a new producer epoch does not have sequence number 0.
+    #[error("a new producer epoch begins with sequence 0")]
+    EpochStart,
+    /// The log knows its maximum number of producers already.
+    #[error("there are {} active producers already", limits::PRODUCERS_PER_LOG)]
+    TooMany,
 }
 
 /// Everything that a store knows about a log, except its records.
@@ -306,21 +314,23 @@ impl LogState {
     fn validate_producer(&self, producer: &Producer, now: Timestamp) -> Result<(), Refusal> {
         let Some(seen) = self.seen(&producer.id) else {
             if producer.sequence != 0 {
-                return Err(Refusal::Gap { expected: 0, received: producer.sequence });
+                return Err(ProducerRefusal::Gap { expected: 0, received: producer.sequence }.into());
             }
-            return if self.has_room(now) { Ok(()) } else { Err(Refusal::TooManyProducers) };
+            return if self.has_room(now) { Ok(()) } else { Err(ProducerRefusal::TooMany.into()) };
         };
         if producer.epoch < seen.epoch {
-            return Err(Refusal::Fenced { epoch: seen.epoch });
+            return Err(ProducerRefusal::Fenced { epoch: seen.epoch }.into());
         }
         if producer.epoch > seen.epoch {
-            return if producer.sequence == 0 { Ok(()) } else { Err(Refusal::EpochStart) };
+            return if producer.sequence == 0 { Ok(()) } else { Err(ProducerRefusal::EpochStart.into()) };
         }
         if producer.sequence <= seen.sequence {
             return Err(self.duplicate(seen.epoch, seen.sequence));
         }
         if producer.sequence != seen.sequence + 1 {
-            return Err(Refusal::Gap { expected: seen.sequence + 1, received: producer.sequence });
+            return Err(
+                ProducerRefusal::Gap { expected: seen.sequence + 1, received: producer.sequence }.into()
+            );
         }
         Ok(())
     }
@@ -427,12 +437,15 @@ mod tests {
         for n in 0..limits::PRODUCERS_PER_LOG {
             make(&mut state, &append_by(&format!("p{n}"), 0, 0), NOW).expect("there is room");
         }
-        assert_eq!(make(&mut state, &append_by("one too many", 0, 0), NOW), Err(Refusal::TooManyProducers));
+        assert_eq!(
+            make(&mut state, &append_by("one too many", 0, 0), NOW),
+            Err(ProducerRefusal::TooMany.into())
+        );
         let later = NOW + limits::PRODUCER_IDLE;
         make(&mut state, &append_by("one too many", 0, 0), later).expect("the idle ones made room");
         assert_eq!(
             make(&mut state, &append_by("one too many", 0, 2), later),
-            Err(Refusal::Gap { expected: 1, received: 2 })
+            Err(ProducerRefusal::Gap { expected: 1, received: 2 }.into())
         );
     }
 

@@ -112,7 +112,7 @@ async fn a_write_that_cannot_be_is_refused_whole() {
         (many, None, "TooManyEvents"),
         (vec![message("a"), large], None, "PayloadTooLarge { most: 16384 }"),
         (vec![message("a"), typing("t")], Some(stamp(0)), "TypingByProducer"),
-        (vec![message("a")], Some(stamp(1)), "ProducerGap { expected: 0, received: 1 }"),
+        (vec![message("a")], Some(stamp(1)), "Producer(Gap { expected: 0, received: 1 })"),
     ] {
         let refused = world.rooms.write(&room, &user("ann"), events, producer).await.expect_err(why);
         assert_eq!(format!("{refused:?}"), why);
