@@ -61,6 +61,7 @@ pub use observe::{Observe, Spans};
 pub use operations::MetricsAccess;
 pub use request_limiter::{RequestLimiter, RequestLimits, transfer_encoding_unknown};
 pub use streams::Scheme;
+pub use wire::head::response_head;
 
 use routes::Routes;
 use wire::body::Intake;

@@ -7,8 +7,8 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
-use tidings_api::FastPath;
 use tidings_api::live::{self, Feed, RawSocket};
+use tidings_api::{FastPath, response_head};
 use tidings_model::limits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -143,18 +143,7 @@ fn head(response: &Response<Body>, ending: Ending) -> Bytes {
     }
     let date = httpdate::fmt_http_date(std::time::SystemTime::now());
     headers.insert(header::DATE, HeaderValue::from_str(&date).expect("a date is plain text"));
-    let status = response.status();
-    let mut out = BytesMut::with_capacity(1024);
-    let reason = status.canonical_reason().unwrap_or_default();
-    out.put_slice(format!("HTTP/1.1 {} {reason}\r\n", status.as_str()).as_bytes());
-    for (name, value) in &headers {
-        out.put_slice(name.as_str().as_bytes());
-        out.put_slice(b": ");
-        out.put_slice(value.as_bytes());
-        out.put_slice(b"\r\n");
-    }
-    out.put_slice(b"\r\n");
-    out.freeze()
+    response_head(response.status(), &headers)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 mod body;
 mod connection_handle;
 mod connections;
+mod driven_feed;
 mod feed;
 mod feed_options;
 mod outbox;

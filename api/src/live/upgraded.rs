@@ -2,28 +2,20 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use futures_util::task::AtomicWaker;
 use tidings_engine::Clock;
-use tidings_model::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connections::{LiveConnection, LiveConnections};
-use super::feed::{Ask, End, Feed};
+use super::connections::LiveConnections;
+use super::driven_feed::DrivenFeed;
+use super::feed::Feed;
 use super::outbox::CHUNKS;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 4096;
-
-struct UpgradedFeed {
-    feed: Mutex<Feed>,
-    clock: Arc<dyn Clock>,
-    task: AtomicWaker,
-    over: AtomicBool,
-}
 
 /// Drives a feed until it or the client ends. Both are released when this returns or is dropped.
 pub async fn serve(
@@ -32,9 +24,8 @@ pub async fn serve(
     clock: Arc<dyn Clock>,
     live_connections: &LiveConnections,
 ) {
-    let over = AtomicBool::new(false);
     let begin_deadline = feed.begin_deadline();
-    let shared = Arc::new(UpgradedFeed { feed: Mutex::new(feed), clock, task: AtomicWaker::new(), over });
+    let shared = DrivenFeed::new(feed, clock, AtomicBool::new(false));
     if let Some(at) = begin_deadline {
         LiveConnections::tick_at(&shared, at, shared.clock.clone());
     }
@@ -44,14 +35,14 @@ pub async fn serve(
     let _ = std::future::poll_fn(|cx| serving.0.poll(cx, Pin::new(&mut io))).await;
 }
 
-impl UpgradedFeed {
+impl DrivenFeed<AtomicBool> {
     fn poll<T: AsyncRead + AsyncWrite>(
         &self,
         cx: &mut Context<'_>,
         mut io: Pin<&mut T>,
     ) -> Poll<io::Result<()>> {
         self.task.register(cx.waker());
-        if self.over.load(Ordering::SeqCst) {
+        if self.closer.load(Ordering::SeqCst) {
             return Poll::Ready(Ok(()));
         }
         let reading = self.poll_read(cx, io.as_mut())?;
@@ -112,36 +103,10 @@ impl UpgradedFeed {
         feed.hung_up = true;
         Poll::Pending
     }
-
-    /// Locks the feed, ignoring poison: after a panic while sending it is only released.
-    fn feed(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl LiveConnection for UpgradedFeed {
-    fn tick(self: Arc<Self>, now: Timestamp) {
-        let ask = self.feed().tick(now);
-        match ask {
-            Ask::Nothing => {}
-            Ask::Send => self.task.wake(),
-            Ask::Cut => self.cut(),
-        }
-    }
-
-    fn drain(self: Arc<Self>, now: Timestamp) {
-        self.feed().end(End::Draining, now);
-        self.task.wake();
-    }
-
-    fn cut(&self) {
-        self.over.store(true, Ordering::SeqCst);
-        self.task.wake();
-    }
 }
 
 /// Releases the subscription when dropped.
-struct Serving(Arc<UpgradedFeed>);
+struct Serving(Arc<DrivenFeed<AtomicBool>>);
 
 impl Drop for Serving {
     fn drop(&mut self) {

@@ -8,7 +8,6 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bytes::{BufMut, Bytes, BytesMut};
 use sha1::{Digest, Sha1};
 use tidings_model::limits;
 
@@ -76,20 +75,6 @@ impl Upgrade {
             headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         }
         headers
-    }
-
-    /// The complete answer as bytes, with additional headers.
-    pub fn bytes(&self, more: &HeaderMap) -> Bytes {
-        let mut out = BytesMut::with_capacity(256);
-        out.put_slice(b"HTTP/1.1 101 Switching Protocols\r\n");
-        for (name, value) in self.headers().iter().chain(more) {
-            out.put_slice(name.as_str().as_bytes());
-            out.put_slice(b": ");
-            out.put_slice(value.as_bytes());
-            out.put_slice(b"\r\n");
-        }
-        out.put_slice(b"\r\n");
-        out.freeze()
     }
 }
 
@@ -185,6 +170,7 @@ fn is_token(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use crate::response_head;
     use axum::http::Request;
     use http_body_util::BodyExt;
     use serde_json::Value;
@@ -230,7 +216,9 @@ mod tests {
         let upgrade = validate(good(), &[]).expect("good");
         let mut more = HeaderMap::new();
         more.insert("x-request-id", HeaderValue::from_static("7"));
-        let answer = upgrade.bytes(&more);
+        let mut headers = upgrade.headers();
+        headers.extend(more);
+        let answer = response_head(StatusCode::SWITCHING_PROTOCOLS, &headers);
         let text = std::str::from_utf8(&answer).expect("text");
         let (head, rest) = text.split_once("\r\n").expect("a first line");
         assert_eq!(head, "HTTP/1.1 101 Switching Protocols");

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod coding;
 pub mod cursor;
+pub mod head;
 pub mod header;
 pub mod offset;
 pub mod payload;

@@ -1,6 +1,9 @@
 //! A client that others wrote, over a pipe in memory.
 
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{Request, StatusCode};
+
+use crate::response_head;
+
 use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -19,7 +22,9 @@ async fn echo(mut pipe: DuplexStream) -> Event {
         head.push(pipe.read_u8().await.expect("a request"));
     }
     let upgrade = Upgrade::validate(&parsed(&head), &["v2.tidings", "v1.tidings"]).expect("a good request");
-    pipe.write_all(&upgrade.bytes(&HeaderMap::new())).await.expect("the answer goes out");
+    pipe.write_all(&response_head(StatusCode::SWITCHING_PROTOCOLS, &upgrade.headers()))
+        .await
+        .expect("the answer goes out");
 
     let mut connection = Connection::new(Limits::default(), Patience::default(), NOW);
     let mut buffer = vec![0; 1500];
