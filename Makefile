@@ -4,10 +4,14 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run test test-all bench-store bench-streams bench-live bench-rooms bench-sessions fmt lint openapi test-tools
+.PHONY: run dist test test-all bench-store bench-streams bench-live bench-rooms bench-sessions fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
+
+# The binary as it is shipped, stripped, with its debug information apart, in target/dist.
+dist:
+	CARGO="$(CARGO)" scripts/dist
 
 # The log is kept so that the coverage pages can be checked against the tests that really ran.
 test: test-tools lint
