@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::{Peer, Served};
+use crate::{Measured, Peer, Served};
 
 /// Protocol of live delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,12 @@ impl Wire {
             }
         };
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{wire}\r\n")
+    }
+
+    /// Tries to subscribe to a path. The inner error says what the server answered instead.
+    pub fn subscribe(self, address: SocketAddr, path: &str) -> io::Result<Measured<()>> {
+        let status = status_of(address, &self.request(address, path))?;
+        Ok(if status == self.status() { Ok(()) } else { Err(format!("not served: answered with {status}")) })
     }
 
     /// Status of a successful response.
@@ -86,7 +92,7 @@ impl Channel {
     }
 
     /// Creates the topic and tries to subscribe. The inner error says what the server answered instead.
-    pub fn open(self, served: &Served, topic: &str) -> io::Result<Result<(), String>> {
+    pub fn open(self, served: &Served, topic: &str) -> io::Result<Measured<()>> {
         if self.peer.has_streams() {
             let path = self.publish_path(topic);
             let head = "Host: localhost\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n";
@@ -95,17 +101,12 @@ impl Channel {
                 return Ok(Err(format!("PUT {path} is answered with {status}")));
             }
         }
-        let status = status_of(served.address, &self.request(served.address, topic))?;
-        Ok(if status == self.wire.status() {
-            Ok(())
-        } else {
-            Err(format!("not served: answered with {status}"))
-        })
+        self.wire.subscribe(served.address, &self.subscribe_path(topic))
     }
 }
 
 /// Status of the response to one request on a new connection.
-pub fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
+fn status_of(address: SocketAddr, request: &str) -> io::Result<String> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     socket.write_all(request.as_bytes())?;

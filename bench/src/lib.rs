@@ -1,32 +1,44 @@
 //! Shared parts of the benchmarks: durations ([`Times`]), resource usage ([`Usage`]), the raw disk ([`Raw`]),
-//! starting a server ([`Peer`], [`Process`]), sending requests ([`Load`]) and receiving live deliveries
-//! ([`Channel`], [`Audience`]).
+//! what is measured and where ([`Scope`]), starting a server ([`Peer`], [`Process`]), sending requests ([`Load`],
+//! [`Requests`]) and receiving live deliveries ([`Channel`], [`Audience`], [`Liveload`]).
 
 mod audience;
 mod channel;
 mod liveload;
 mod load;
+mod pace;
 mod peer;
 mod process;
 mod raw;
 mod report;
+mod requests;
 mod response;
+mod scope;
 mod stamp;
 mod usage;
 
 use std::time::{Duration, Instant};
 
 pub use audience::Audience;
-pub use channel::{Channel, Wire, status_of};
-pub use liveload::{Held, Liveload};
+pub use channel::{Channel, Wire};
+pub use liveload::{Deliveries, Held, Liveload, Subscribers, connections_within};
 pub use load::{Done, Load, Outcome, Work};
+pub use pace::Pace;
 pub use peer::{Peer, Served, Setup};
-pub use process::{Process, Profile, pin_to};
+pub use process::{Process, Profile};
 pub use raw::Raw;
-pub use report::{grouped, ratio, report};
+pub use report::{figure, grouped, ratio, report};
+pub use requests::{Requests, request};
 pub use response::{Head, ReadError, Response};
+pub use scope::Scope;
 pub use stamp::{STAMP_BYTES, Stamps, stamped};
 pub use usage::{Usage, files_limit, open_files, socket_memory};
+
+/// Why a benchmark ends early.
+pub type Failed = Box<dyn std::error::Error>;
+
+/// Result of a run, or why there is none.
+pub type Measured<T> = Result<T, String>;
 
 /// Durations of repeated operations.
 #[derive(Debug, Default)]

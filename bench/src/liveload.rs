@@ -3,20 +3,52 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
+use clap::Args;
 use serde_json::Value;
 
-use crate::{Served, Wire};
+use crate::{Channel, Measured, Served, Wire, files_limit, grouped};
 
 /// Seconds after which a run is aborted.
 const PATIENCE: &str = "100";
+/// Files that a process needs in addition to one per connection.
+const FILES_TO_SPARE: usize = 1_000;
+/// Time to connect, settle and warm up before the measurement.
+const BEFORE: Duration = Duration::from_millis(2500);
 
 /// The load generator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct Liveload {
-    /// Path of the binary.
+    /// Path of the load generator.
+    #[arg(
+        long = "liveload",
+        value_name = "LIVELOAD",
+        env = "LIVELOAD_BINARY",
+        default_value = "target/liveload/release/liveload"
+    )]
     pub binary: PathBuf,
+    /// Seconds to measure each row.
+    #[arg(long, env = "SECS", default_value_t = 4.0)]
+    pub secs: f64,
 }
+
+/// Connections to open to a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Subscribers<'a> {
+    /// The server.
+    pub served: &'a Served,
+    /// How to subscribe.
+    pub channel: Channel,
+    /// Path to subscribe to; `{topic}` is replaced by the name of a topic.
+    pub path: &'a str,
+    /// Number of connections.
+    pub count: usize,
+}
+
+/// Result of publishing to subscribers.
+#[derive(Clone, Debug)]
+pub struct Deliveries(Value);
 
 /// Result of holding connections open.
 #[derive(Clone, Copy, Debug)]
@@ -27,22 +59,40 @@ pub struct Held {
     pub kilobytes: f64,
 }
 
+/// The number of connections, limited by the number of open files.
+pub fn connections_within(wanted: usize) -> usize {
+    wanted.min(files_limit().saturating_sub(FILES_TO_SPARE))
+}
+
 impl Liveload {
-    /// Opens `subscribers` connections to a path of the server with further arguments, and returns the
-    /// output. `{topic}` in the path is replaced by the name of a topic.
-    pub fn run(
+    /// Publishes to subscribers as further arguments say.
+    pub fn deliver(
         &self,
-        served: &Served,
-        wire: Wire,
-        path: &str,
-        subscribers: usize,
-        more: &[String],
-    ) -> io::Result<String> {
-        let scheme = if wire == Wire::Sse { "http" } else { "ws" };
+        subscribers: &Subscribers<'_>,
+        mut more: Vec<String>,
+    ) -> io::Result<Measured<Deliveries>> {
+        let (peer, lasting) = (subscribers.channel.peer, Duration::from_secs_f64(self.secs));
+        let profile = peer.profile(subscribers.served, BEFORE, lasting)?;
+        more.extend(["--secs", &self.secs.to_string(), "--warmup", "1"].map(str::to_owned));
+        let printed = self.run(subscribers, &more)?;
+        drop(profile);
+        Ok(Deliveries::parse(&printed, subscribers.count))
+    }
+
+    /// Holds idle connections open, with further arguments.
+    pub fn hold(&self, subscribers: &Subscribers<'_>, mut more: Vec<String>) -> io::Result<Measured<Held>> {
+        more.extend(["--hold", "3", "--connect-par", "128"].map(str::to_owned));
+        Ok(Held::parse(&self.run(subscribers, &more)?))
+    }
+
+    /// Runs it with further arguments, and returns its output.
+    fn run(&self, subscribers: &Subscribers<'_>, more: &[String]) -> io::Result<String> {
+        let Subscribers { served, channel, path, count } = subscribers;
+        let scheme = if channel.wire == Wire::Sse { "http" } else { "ws" };
         let output = Command::new("timeout")
             .arg(PATIENCE)
             .arg(&self.binary)
-            .args(["--subs", &subscribers.to_string(), "--pid", &served.process.pid().to_string()])
+            .args(["--subs", &count.to_string(), "--pid", &served.process.pid().to_string()])
             .args(["--sub", &format!("{scheme}://{}{path}", served.address)])
             .args(more)
             .output()?;
@@ -50,25 +100,65 @@ impl Liveload {
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         Ok(if output.status.success() { out.into_owned() } else { format!("{out}{errors}") })
     }
+}
 
-    /// Parses the results of deliveries. Fails with a reason if there are none, or if not all subscribers
-    /// connected.
-    pub fn deliveries(printed: &str, subscribers: usize) -> Result<Value, String> {
+impl Deliveries {
+    /// Parses the output of `liveload`. Fails with a reason if there are no results, or if not all
+    /// subscribers connected.
+    pub fn parse(printed: &str, subscribers: usize) -> Measured<Self> {
         let line =
             printed.lines().find_map(|line| line.strip_prefix("JSON ")).ok_or_else(|| gave_up(printed))?;
         let result: Value = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let joined = result["subs"].as_u64().unwrap_or(0) as usize;
         if joined == subscribers {
-            Ok(result)
+            Ok(Self(result))
         } else {
             Err(format!("{joined} of {subscribers} could connect"))
         }
+    }
+
+    /// Deliveries per second.
+    pub fn rate(&self) -> f64 {
+        self.number("deliv_s")
+    }
+
+    /// Deliveries per second of the server's CPU time, if they are known.
+    pub fn per_cpu(&self) -> Option<f64> {
+        self.0["deliv_per_cpu_s"].as_f64()
+    }
+
+    /// Number of messages that arrived out of order.
+    pub fn disorder(&self) -> usize {
+        self.number("disorder") as usize
+    }
+
+    /// Columns of a report: deliveries per second, the same per CPU-second of the server, latency, CPU of
+    /// server and client, memory per connection, and messages lost.
+    pub fn columns(&self) -> String {
+        // Nothing that was published in the measured time arrived within it: the server lags that far behind.
+        let latency = match (self.number("p50_ms"), self.number("p99_ms")) {
+            (p50, p99) if p50 > 0.0 => format!("{p50:.1} / {p99:.1}"),
+            _ => "none in time".to_owned(),
+        };
+        format!(
+            "{} | {} | {latency} | {:.0} % | {:.0} % | {:.1} KB | {}",
+            grouped(self.rate() as usize),
+            grouped(self.number("deliv_per_cpu_s") as usize),
+            self.number("server_cpu") * 100.0,
+            self.number("client_cpu") * 100.0,
+            self.number("rss_per_conn_kb"),
+            self.number("lost"),
+        )
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        self.0[name].as_f64().unwrap_or(0.0)
     }
 }
 
 impl Held {
     /// Parses the output of `liveload --hold`.
-    pub fn parse(printed: &str) -> Result<Self, String> {
+    pub fn parse(printed: &str) -> Measured<Self> {
         let number_before = |line: &str, word: &str| -> Option<f64> {
             line.split_once(word)?.0.rsplit([' ', '(']).next()?.parse().ok()
         };
@@ -103,8 +193,8 @@ mod tests {
     #[test]
     fn deliveries_count_only_when_all_have_connected() {
         let printed = "delivered 5\nJSON {\"subs\":3,\"deliv_s\":5}\n";
-        assert_eq!(Liveload::deliveries(printed, 3).unwrap()["deliv_s"], 5);
-        assert_eq!(Liveload::deliveries(printed, 4).unwrap_err(), "3 of 4 could connect");
-        assert!(Liveload::deliveries("", 4).is_err());
+        assert_eq!(Deliveries::parse(printed, 3).unwrap().rate(), 5.0);
+        assert_eq!(Deliveries::parse(printed, 4).unwrap_err(), "3 of 4 could connect");
+        assert!(Deliveries::parse("", 4).is_err());
     }
 }

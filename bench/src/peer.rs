@@ -4,8 +4,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
-use crate::Process;
+use crate::process::pin_to;
+use crate::{Process, Profile};
 
 /// A server that a benchmark can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +34,14 @@ pub struct Setup {
     pub data: PathBuf,
     /// Cores that servers are pinned to; `None` for all.
     pub cores: Option<String>,
+}
+
+impl Setup {
+    /// Pins servers to core 0, and this process to core 1.
+    pub fn apart(self) -> io::Result<Self> {
+        pin_to("1")?;
+        Ok(Self { cores: Some("0".to_owned()), ..self })
+    }
 }
 
 /// A running server.
@@ -82,6 +92,11 @@ impl Peer {
         let log = setup.data.join(format!("{label}.log"));
         let process = Process::start(&command, setup.cores.as_deref(), address, &log)?;
         Ok(Served { process, address, data })
+    }
+
+    /// Starts to record a profile of it after a delay, if it is tidings.
+    pub fn profile(self, served: &Served, after: Duration, lasting: Duration) -> io::Result<Option<Profile>> {
+        (self == Self::Tidings).then(|| Profile::of(&served.process, after, lasting)).transpose()
     }
 
     fn command(self, setup: &Setup, data: &PathBuf, address: SocketAddr) -> io::Result<Command> {

@@ -1,5 +1,7 @@
 //! Formatting of results.
 
+use crate::{Channel, Measured};
+
 /// Prints one row of a report: a measured value beside its goal.
 pub fn report(what: &str, measured: &str, goal: &str, met: bool) {
     println!("| {what} | {measured} | {goal} | {} |", if met { "met" } else { "missed" });
@@ -24,6 +26,16 @@ pub fn ratio(ours: Option<f64>, theirs: Option<f64>) -> String {
         (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}x", ours / theirs),
         _ => String::new(),
     }
+}
+
+/// Figure of a channel's row, if it was measured.
+pub fn figure<T>(
+    rows: &[(Channel, Measured<T>)],
+    wanted: Channel,
+    of: impl Fn(&T) -> Option<f64>,
+) -> Option<f64> {
+    let (_, row) = rows.iter().find(|(channel, _)| *channel == wanted)?;
+    row.as_ref().ok().and_then(of)
 }
 
 #[cfg(test)]

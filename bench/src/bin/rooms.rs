@@ -5,25 +5,19 @@
 //! Both deliver the same events, cursors included. But tidings has synced an event to disk when it answers,
 //! while Nchan holds it in memory.
 
-use std::error::Error;
 use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use serde_json::Value;
 use tidings_bench::{
-    Channel, Done, Head, Held, Liveload, Load, Peer, Profile, Raw, Served, Setup, Stamps, Wire, Work,
+    Channel, Deliveries, Failed, Held, Liveload, Measured, Pace, Peer, Raw, Requests, Scope, Served, Setup,
+    Stamps, Subscribers, Wire,
 };
-use tidings_bench::{files_limit, grouped, pin_to, ratio, report, stamped, status_of};
+use tidings_bench::{connections_within, figure, grouped, ratio, report, request, stamped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
-
-type Failed = Box<dyn Error>;
-/// Result of a run, or why there is none.
-type Measured<T> = Result<T, String>;
 
 const CHANNELS: [Channel; 4] = [
     Channel { peer: Peer::Tidings, wire: Wire::Sse },
@@ -31,6 +25,8 @@ const CHANNELS: [Channel; 4] = [
     Channel { peer: Peer::Nchan, wire: Wire::Sse },
     Channel { peer: Peer::Nchan, wire: Wire::WebSocket },
 ];
+const PACES_IN_ONE_ROOM: [Pace; 3] = [Pace::Window(1), Pace::Window(32), Pace::Rate(50)];
+const PACES_IN_MANY_ROOMS: [Pace; 2] = [Pace::Window(32), Pace::Rate(500)];
 /// Name of the first topic of `liveload`.
 const ROOM: &str = "t0";
 /// Bytes of a message's text, without its envelope.
@@ -39,10 +35,6 @@ const EVENTS_PER_REQUEST: usize = 1000;
 const PUBLISHERS: usize = 32;
 /// Numbers of readers that catch up at the same time.
 const RETURNING: [usize; 2] = [1, 10];
-/// Files that a process needs in addition to one per connection.
-const FILES_TO_SPARE: usize = 1_000;
-/// Seconds to connect, settle and warm up before the measurement.
-const BEFORE: f64 = 2.5;
 /// Time without missed events after which a run fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// First message on a WebSocket. tidings waits up to a second for a client to send its cursor; any message
@@ -51,20 +43,15 @@ const FIRST_MESSAGE: &str = r#"{"type":"ping"}"#;
 
 /// Rooms compared with nginx and Nchan.
 #[derive(Debug, Parser)]
+#[command(mut_arg("only", |only| only.help(
+    "Run only rows whose name contains this, such as \"500 readers, window 1, tidings\", \"rooms\", \"idle\" or \
+     \"missed\""
+)))]
 struct Arguments {
-    /// Path of the load generator.
-    #[arg(long, env = "LIVELOAD_BINARY", default_value = "target/liveload/release/liveload")]
-    liveload: PathBuf,
-    /// Seconds to measure each row.
-    #[arg(long, env = "SECS", default_value_t = 4.0)]
-    secs: f64,
-    /// Run only rows whose name contains this, such as "500 readers, window 1, tidings", "rooms", "idle" or
-    /// "missed".
-    #[arg(long, env = "ONLY", default_value = "")]
-    only: String,
-    /// Measure only tidings.
-    #[arg(long)]
-    alone: bool,
+    #[command(flatten)]
+    liveload: Liveload,
+    #[command(flatten)]
+    scope: Scope,
     /// Readers of one room.
     #[arg(long, env = "READERS", value_delimiter = ',', default_values_t = [500, 2_000])]
     readers: Vec<usize>,
@@ -80,33 +67,6 @@ struct Arguments {
     /// Events that a reader has missed.
     #[arg(long, env = "MISSED", default_value_t = 50_000)]
     missed: usize,
-    /// Root of the repository.
-    #[arg(long, default_value = ".")]
-    root: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    /// Closed loop with this many events in flight.
-    Window(u32),
-    /// Fixed rate of events per second.
-    Rate(u32),
-}
-
-impl Pace {
-    const IN_ONE_ROOM: [Self; 3] = [Self::Window(1), Self::Window(32), Self::Rate(50)];
-    const IN_MANY_ROOMS: [Self; 2] = [Self::Window(32), Self::Rate(500)];
-
-    fn name(self) -> String {
-        match self {
-            Self::Window(window) => format!("window {window}"),
-            Self::Rate(rate) => format!("{rate}/s"),
-        }
-    }
-
-    fn is_many(self) -> bool {
-        matches!(self, Self::Window(window) if window > 1)
-    }
 }
 
 /// Path and body to publish with; `{topic}` and `{payload}` are replaced by room and text.
@@ -131,6 +91,11 @@ fn subscribing(peer: Peer) -> &'static str {
         Peer::Tidings => "/v1/bench/rooms/{topic}/events",
         _ => "/subscribe/{topic}",
     }
+}
+
+/// Arguments of `liveload` that send the first message, if the channel needs one.
+fn first_message(channel: Channel) -> &'static [&'static str] {
+    if channel == CHANNELS[1] { &["--sub-msg", FIRST_MESSAGE] } else { &[] }
 }
 
 struct Bench {
@@ -161,15 +126,8 @@ impl Crowd {
 
 fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse();
-    let bench_folder = arguments.root.join("target/bench");
-    std::fs::create_dir_all(&bench_folder)?;
-    let folder = tempfile::Builder::new().prefix("rooms-").tempdir_in(bench_folder)?;
-    let setup = Setup {
-        root: arguments.root.canonicalize()?,
-        data: folder.path().to_owned(),
-        cores: Some("0".to_owned()),
-    };
-    pin_to("1")?;
+    let (folder, setup) = arguments.scope.setup("rooms")?;
+    let setup = setup.apart()?;
     Raw::measure(folder.path(), Duration::from_secs(1))?.print();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut bench = Bench { arguments, setup, runtime, aims: Vec::new() };
@@ -182,9 +140,7 @@ fn main() -> Result<(), Failed> {
 
 impl Bench {
     fn channels(&self, row: &str) -> Vec<Channel> {
-        let ours = |channel: &Channel| !self.arguments.alone || channel.peer == Peer::Tidings;
-        let wanted = |channel: &Channel| format!("{row}, {}", channel.name()).contains(&self.arguments.only);
-        CHANNELS.into_iter().filter(ours).filter(wanted).collect()
+        self.arguments.scope.channels(&CHANNELS, row)
     }
 
     /// Starts a server with these rooms, and checks that one can be subscribed to.
@@ -192,25 +148,21 @@ impl Bench {
         let served = channel.peer.start(&self.setup)?;
         if channel.peer == Peer::Tidings {
             let body = r#"{"add":["dev"],"remove":[]}"#;
-            let make = |number: usize| request(&format!("/v1/bench/rooms/t{number}/members"), body);
-            let failed = send(&served, PUBLISHERS.min(rooms), rooms, make)?;
+            let requests =
+                Requests::new(rooms, |number| post(&format!("/v1/bench/rooms/t{number}/members"), body));
+            let failed = requests.send(served.address, PUBLISHERS.min(rooms))?.failed;
             if failed > 0 {
                 return Ok(Err(format!("{failed} of {rooms} rooms could not be made")));
             }
         }
         let path = subscribing(channel.peer).replace("{topic}", ROOM);
-        let status = status_of(served.address, &channel.wire.request(served.address, &path))?;
-        Ok(if status == channel.wire.status() {
-            Ok(served)
-        } else {
-            Err(format!("not served: answered with {status}"))
-        })
+        Ok(channel.wire.subscribe(served.address, &path)?.map(|()| served))
     }
 
     fn fan_out(&mut self) -> Result<(), Failed> {
         println!(
             "\n## Fan-out\n\nServer on core 0, client on core 1; {} s a row; {MESSAGE_BYTES} bytes a message, in an event of about 260.\n",
-            self.arguments.secs
+            self.arguments.liveload.secs
         );
         println!(
             "| rooms | readers | load | server | deliveries/s | per server-CPU-second | p50 / p99 ms | server's core \
@@ -218,11 +170,11 @@ impl Bench {
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
         let one = self.arguments.readers.iter().flat_map(|&readers| {
-            Pace::IN_ONE_ROOM.into_iter().map(move |pace| Crowd { rooms: 1, readers, pace })
+            PACES_IN_ONE_ROOM.into_iter().map(move |pace| Crowd { rooms: 1, readers, pace })
         });
         let rooms = self.arguments.rooms;
-        let readers = self.most(rooms * self.arguments.readers_per_room);
-        let many = Pace::IN_MANY_ROOMS.into_iter().map(|pace| Crowd { rooms, readers, pace });
+        let readers = connections_within(rooms * self.arguments.readers_per_room);
+        let many = PACES_IN_MANY_ROOMS.into_iter().map(|pace| Crowd { rooms, readers, pace });
         let crowds: Vec<Crowd> = one.chain(many).collect();
         for crowd in crowds {
             let mut rows = Vec::new();
@@ -235,27 +187,15 @@ impl Bench {
         Ok(())
     }
 
-    /// The number of connections, limited by the number of open files.
-    fn most(&self, connections: usize) -> usize {
-        connections.min(files_limit().saturating_sub(FILES_TO_SPARE))
-    }
-
-    fn deliver(&self, channel: Channel, crowd: Crowd) -> Result<Measured<Value>, Failed> {
+    fn deliver(&self, channel: Channel, crowd: Crowd) -> Result<Measured<Deliveries>, Failed> {
         let served = match self.start(channel, crowd.rooms)? {
             Ok(served) => served,
             Err(why) => return Ok(Err(why)),
         };
-        let secs = self.arguments.secs;
-        let ours = channel.peer == Peer::Tidings;
-        let (after, lasting) = (Duration::from_secs_f64(BEFORE), Duration::from_secs_f64(secs));
-        let profile = ours.then(|| Profile::of(&served.process, after, lasting)).transpose()?;
         let (path, body) = publishing(channel.peer);
-        let mut more = match crowd.pace {
-            Pace::Window(window) => vec!["--window".to_owned(), window.to_string()],
-            Pace::Rate(rate) => vec!["--rate".to_owned(), rate.to_string()],
-        };
+        let mut more = crowd.pace.arguments();
         let mut add = |words: &[&str]| more.extend(words.iter().map(|&word| word.to_owned()));
-        add(&["--secs", &secs.to_string(), "--warmup", "1", "--size", &MESSAGE_BYTES.to_string()]);
+        add(&["--size", &MESSAGE_BYTES.to_string()]);
         add(&["--topics", &crowd.rooms.to_string(), "--connect-par", "128"]);
         add(&["--pub", &format!("http://{}{path}", served.address), "--pub-body", &body]);
         add(&["--pub-header", "Content-Type: application/json"]);
@@ -266,27 +206,14 @@ impl Bench {
         if crowd.pace.is_many() && crowd.rooms == 1 {
             add(&["--reader", "sweep", "--sweep-us", "500"]);
         }
-        let printed = self.liveload(channel, &served, crowd.readers, more)?;
-        drop(profile);
-        Ok(Liveload::deliveries(&printed, crowd.readers))
-    }
-
-    fn liveload(
-        &self,
-        channel: Channel,
-        served: &Served,
-        readers: usize,
-        mut more: Vec<String>,
-    ) -> Result<String, Failed> {
-        if channel == CHANNELS[1] {
-            more.extend(["--sub-msg", FIRST_MESSAGE].map(str::to_owned));
-        }
-        let liveload = Liveload { binary: self.arguments.liveload.clone() };
-        Ok(liveload.run(served, channel.wire, subscribing(channel.peer), readers, &more)?)
+        add(first_message(channel));
+        let readers =
+            Subscribers { served: &served, channel, path: subscribing(channel.peer), count: crowd.readers };
+        Ok(self.arguments.liveload.deliver(&readers, more)?)
     }
 
     fn idle(&self) -> Result<(), Failed> {
-        let connections = self.most(self.arguments.idle);
+        let connections = connections_within(self.arguments.idle);
         println!("\n## Idle connections\n");
         println!("| server | connections | held | RSS per connection | tidings takes |");
         println!("|---|---|---|---|---|");
@@ -311,14 +238,14 @@ impl Bench {
         Ok(())
     }
 
-    fn hold(&self, channel: Channel, connections: usize) -> Result<Measured<Held>, Failed> {
+    fn hold(&self, channel: Channel, count: usize) -> Result<Measured<Held>, Failed> {
         let served = match self.start(channel, 1)? {
             Ok(served) => served,
             Err(why) => return Ok(Err(why)),
         };
-        let more = ["--hold", "3", "--connect-par", "128"].map(str::to_owned).to_vec();
-        let printed = self.liveload(channel, &served, connections, more)?;
-        Ok(Held::parse(&printed))
+        let more = first_message(channel).iter().map(|&word| word.to_owned()).collect();
+        let readers = Subscribers { served: &served, channel, path: subscribing(channel.peer), count };
+        Ok(self.arguments.liveload.hold(&readers, more)?)
     }
 
     fn missed(&self) -> Result<(), Failed> {
@@ -383,8 +310,8 @@ impl Bench {
     }
 
     /// Records the goal of a closed loop: at least as many deliveries per second as Nchan.
-    fn aim(&mut self, crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
-        let rate = |channel| figure(rows, channel, |row: &Value| row["deliv_s"].as_f64().unwrap_or(0.0));
+    fn aim(&mut self, crowd: Crowd, rows: &[(Channel, Measured<Deliveries>)]) {
+        let rate = |channel| figure(rows, channel, |row: &Deliveries| Some(row.rate()));
         for (ours, theirs) in [(CHANNELS[0], CHANNELS[2]), (CHANNELS[1], CHANNELS[3])] {
             if let (Pace::Window(_), Some(our), Some(their)) = (crowd.pace, rate(ours), rate(theirs)) {
                 self.aims.push((format!("{}, {}", crowd.name(), ours.name()), our, their));
@@ -419,44 +346,8 @@ impl Back {
     }
 }
 
-/// Requests produced by a function, each sent once on any free connection.
-struct Requests<F> {
-    make: F,
-    next: usize,
-    end: usize,
-}
-
-impl<F: Fn(usize) -> String> Work for Requests<F> {
-    fn request(&mut self, _: usize, into: &mut Vec<u8>) -> bool {
-        if self.next == self.end {
-            return false;
-        }
-        into.extend_from_slice((self.make)(self.next).as_bytes());
-        self.next += 1;
-        true
-    }
-
-    fn answer(&mut self, _: usize, head: &Head) -> Done {
-        if (200..300).contains(&head.status) { Done::Whole } else { Done::Failed }
-    }
-}
-
-fn request(path: &str, body: &str) -> String {
-    format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-}
-
-/// Sends `count` requests; returns how many failed.
-fn send(
-    served: &Served,
-    connections: usize,
-    count: usize,
-    make: impl Fn(usize) -> String,
-) -> io::Result<usize> {
-    let mut load = Load::connect(served.address, connections)?;
-    Ok(load.run(&mut Requests { make, next: 0, end: count }, None)?.failed)
+fn post(path: &str, body: &str) -> String {
+    request(&format!("POST {path}"), "application/json", body)
 }
 
 /// Writes events in order, in batches as large as the server accepts; returns how many requests failed.
@@ -465,12 +356,14 @@ fn write(served: &Served, peer: Peer, events: usize) -> io::Result<usize> {
     let (path, body) = (path.replace("{topic}", ROOM), body.replace("{topic}", ROOM));
     let event = body.replace("{payload}", &stamped(Duration::ZERO, MESSAGE_BYTES));
     if peer != Peer::Tidings {
-        return send(served, 1, events, |_| request(&format!("/kept{path}"), &event));
+        let requests = Requests::new(events, |_| post(&format!("/kept{path}"), &event));
+        return Ok(requests.send(served.address, 1)?.failed);
     }
-    send(served, 1, events.div_ceil(EVENTS_PER_REQUEST), |number| {
+    let requests = Requests::new(events.div_ceil(EVENTS_PER_REQUEST), |number| {
         let count = EVENTS_PER_REQUEST.min(events - number * EVENTS_PER_REQUEST);
-        request(&path, &format!("[{}]", vec![&*event; count].join(",")))
-    })
+        post(&path, &format!("[{}]", vec![&*event; count].join(",")))
+    });
+    Ok(requests.send(served.address, 1)?.failed)
 }
 
 /// Reads from a path until all events have arrived.
@@ -505,21 +398,17 @@ async fn read(
     Ok(())
 }
 
-fn figure<T>(rows: &[(Channel, Measured<T>)], wanted: Channel, of: impl Fn(&T) -> f64) -> Option<f64> {
-    let row = rows.iter().find(|(channel, _)| *channel == wanted)?;
-    row.1.as_ref().ok().map(of)
-}
-
 /// Ratio of our figure to another server's, on the same protocol.
 fn beside<T>(rows: &[(Channel, Measured<T>)], channel: Channel, of: impl Fn(&T) -> f64) -> String {
     if channel.peer == Peer::Tidings {
         return String::new();
     }
     let ours = Channel { peer: Peer::Tidings, wire: channel.wire };
-    ratio(figure(rows, ours, &of), figure(rows, channel, &of))
+    let figure = |channel| figure(rows, channel, |row| Some(of(row)));
+    ratio(figure(ours), figure(channel))
 }
 
-fn print_fan_out(crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
+fn print_fan_out(crowd: Crowd, rows: &[(Channel, Measured<Deliveries>)]) {
     for (channel, row) in rows {
         let start = format!(
             "| {} | {} | {} | {} |",
@@ -535,26 +424,13 @@ fn print_fan_out(crowd: Crowd, rows: &[(Channel, Measured<Value>)]) {
                 continue;
             }
         };
-        let number = |name: &str| row[name].as_f64().unwrap_or(0.0);
-        // Nothing that was published in the measured time arrived within it: the server lags that far behind.
-        let latency = match (number("p50_ms"), number("p99_ms")) {
-            (p50, p99) if p50 > 0.0 => format!("{p50:.1} / {p99:.1}"),
-            _ => "none in time".to_owned(),
-        };
         // Several publishing connections have no order among them.
-        let order = if crowd.pace.is_many() { String::new() } else { grouped(number("disorder") as usize) };
-        let of =
-            |name: &'static str| beside(rows, *channel, move |row: &Value| row[name].as_f64().unwrap_or(0.0));
+        let order = if crowd.pace.is_many() { String::new() } else { grouped(row.disorder()) };
         println!(
-            "{start} {} | {} | {latency} | {:.0} % | {:.0} % | {:.1} KB | {} | {order} | {} | {} |",
-            grouped(number("deliv_s") as usize),
-            grouped(number("deliv_per_cpu_s") as usize),
-            number("server_cpu") * 100.0,
-            number("client_cpu") * 100.0,
-            number("rss_per_conn_kb"),
-            number("lost"),
-            of("deliv_s"),
-            of("deliv_per_cpu_s"),
+            "{start} {} | {order} | {} | {} |",
+            row.columns(),
+            beside(rows, *channel, Deliveries::rate),
+            beside(rows, *channel, |row| row.per_cpu().unwrap_or(0.0)),
         );
     }
 }

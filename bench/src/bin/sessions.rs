@@ -2,7 +2,6 @@
 //! per delivery, and latency of a publish, compared with an append to each of as many plain streams. Then the
 //! cost of one live reader for each of 1,000 sessions. Prints tables in Markdown.
 
-use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tidings_bench::{
-    Audience, Done, Head, Load, Outcome, Peer, Raw, Served, Setup, Work, device_bytes, grouped, report,
+    Audience, Failed, Load, Outcome, Peer, Raw, Requests, Served, Setup, device_bytes, grouped, report,
+    request,
 };
-
-type Failed = Box<dyn Error>;
 
 /// Approximate number of deliveries per row.
 const DELIVERIES: usize = 8_000_000;
@@ -45,35 +43,6 @@ struct Arguments {
     only: Option<String>,
 }
 
-/// Requests produced by a function, each sent once on any free connection.
-struct Requests<F> {
-    make: F,
-    next: usize,
-    end: usize,
-}
-
-impl<F: FnMut(usize) -> String> Work for Requests<F> {
-    fn request(&mut self, _: usize, into: &mut Vec<u8>) -> bool {
-        if self.next == self.end {
-            return false;
-        }
-        into.extend_from_slice((self.make)(self.next).as_bytes());
-        self.next += 1;
-        true
-    }
-
-    fn answer(&mut self, _: usize, head: &Head) -> Done {
-        if (200..300).contains(&head.status) { Done::Whole } else { Done::Failed }
-    }
-}
-
-fn request(line: &str, kind: &str, body: &str) -> String {
-    format!(
-        "{line} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-}
-
 /// Sends `count` requests; fails if one of them fails.
 fn make(
     address: SocketAddr,
@@ -81,8 +50,7 @@ fn make(
     count: usize,
     make: impl FnMut(usize) -> String,
 ) -> Result<Outcome, Failed> {
-    let mut load = Load::connect(address, connections)?;
-    let outcome = load.run(&mut Requests { make, next: 0, end: count }, None)?;
+    let outcome = Requests::new(count, make).send(address, connections)?;
     if outcome.failed > 0 {
         return Err(format!("{} of {count} requests failed", outcome.failed).into());
     }
@@ -421,7 +389,7 @@ fn hear(setup: &Setup, bytes: usize) -> Result<(), Failed> {
         while audience.heard + WINDOW * HEARD * bytes <= published * HEARD * bytes {
             audience.listen()?;
         }
-        let outcome = publisher.run(&mut Requests { make: |_| text.clone(), next: 0, end: 1 }, None)?;
+        let outcome = publisher.run(&mut Requests::new(1, |_| text.clone()), None)?;
         if outcome.failed > 0 { Err("a publish failed".into()) } else { Ok(()) }
     };
     let mut published = 0;

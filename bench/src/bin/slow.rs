@@ -3,22 +3,18 @@
 //! 0, the client on core 1. Prints a table in Markdown.
 
 use std::cell::RefCell;
-use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tidings_bench::{Channel, Peer, Profile, Response, STAMP_BYTES, Served, Setup, Stamps, Times, Wire};
-use tidings_bench::{grouped, open_files, pin_to, ratio, socket_memory, stamped};
+use tidings_bench::{Channel, Failed, Measured, Response, STAMP_BYTES, Scope, Served, Setup, Stamps, Times};
+use tidings_bench::{Wire, grouped, open_files, ratio, socket_memory, stamped};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use tokio::time::{sleep, sleep_until, timeout};
-
-type Failed = Box<dyn Error>;
 
 const TOPIC: &str = "t0";
 const HEALTHY: usize = 100;
@@ -39,19 +35,15 @@ const LAST_BYTES_MAX: usize = 16 << 20;
 
 /// Readers that stop reading, beside healthy ones.
 #[derive(Debug, Parser)]
+#[command(mut_arg("only", |only| only.help(
+    "Run only servers whose row's name contains this, such as \"slow, tidings\""
+)))]
 struct Arguments {
     /// Seconds to measure each run; long enough for the server to disconnect slow readers.
     #[arg(long, env = "SLOW_SECS", default_value_t = 10.0)]
     secs: f64,
-    /// Run only servers whose row's name contains this, such as "slow, tidings".
-    #[arg(long, env = "ONLY", default_value = "")]
-    only: String,
-    /// Measure only tidings.
-    #[arg(long)]
-    alone: bool,
-    /// Root of the repository.
-    #[arg(long, default_value = ".")]
-    root: PathBuf,
+    #[command(flatten)]
+    scope: Scope,
 }
 
 /// Results of one run.
@@ -85,15 +77,8 @@ struct Progress {
 
 fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse();
-    let bench_folder = arguments.root.join("target/bench");
-    std::fs::create_dir_all(&bench_folder)?;
-    let folder = tempfile::Builder::new().prefix("slow-").tempdir_in(bench_folder)?;
-    let setup = Setup {
-        root: arguments.root.canonicalize()?,
-        data: folder.path().to_owned(),
-        cores: Some("0".to_owned()),
-    };
-    pin_to("1")?;
+    let (_folder, setup) = arguments.scope.setup("slow")?;
+    let setup = setup.apart()?;
     println!(
         "\n## Slow readers\n\n{} readers that stop reading beside {HEALTHY} that do not; {MESSAGES_PER_SECOND} messages of \
          {MESSAGE_BYTES} bytes a second,\n{} s a run. Each time: without the stopped ones, then with them.\n",
@@ -107,11 +92,8 @@ fn main() -> Result<(), Failed> {
     println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut last_bytes = Vec::new();
-    for channel in Channel::ALL.into_iter().filter(|channel| channel.peer.has_streams()) {
-        let wanted = format!("slow, {}", channel.name()).contains(&arguments.only);
-        if !wanted || (arguments.alone && channel.peer != Peer::Tidings) {
-            continue;
-        }
+    let channels = arguments.scope.channels(&Channel::ALL, "slow");
+    for channel in channels.into_iter().filter(|channel| channel.peer.has_streams()) {
         let measure =
             |stopped| LocalSet::new().block_on(&runtime, run(channel, &setup, stopped, arguments.secs));
         match (measure(0)?, measure(STOPPED)?) {
@@ -128,12 +110,7 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-async fn run(
-    channel: Channel,
-    setup: &Setup,
-    stopped: usize,
-    secs: f64,
-) -> Result<Result<Run, String>, Failed> {
+async fn run(channel: Channel, setup: &Setup, stopped: usize, secs: f64) -> Result<Measured<Run>, Failed> {
     let served = channel.peer.start(setup)?;
     if let Err(refused) = channel.open(&served, TOPIC)? {
         return Ok(Err(refused));
@@ -156,9 +133,7 @@ async fn run(
     let publisher = spawn_local(publish(channel, served.address, Rc::clone(&progress)));
     sleep(WARM_UP).await;
     let lasting = Duration::from_secs_f64(secs);
-    let profile = (channel.peer == Peer::Tidings && stopped > 0)
-        .then(|| Profile::of(&served.process, Duration::ZERO, lasting));
-    let profile = profile.transpose()?;
+    let profile = if stopped > 0 { channel.peer.profile(&served, Duration::ZERO, lasting)? } else { None };
     progress.borrow_mut().measuring = true;
     sleep(lasting).await;
     progress.borrow_mut().measuring = false;

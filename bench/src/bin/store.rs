@@ -5,14 +5,13 @@
 //! store.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use tidings_bench::{Raw, Times, Usage, device_bytes, report};
+use tidings_bench::{Failed, Raw, Times, Usage, device_bytes, report};
 use tidings_embedded::codec::{DecodeError, Reader};
 use tidings_embedded::field::Field;
 use tidings_embedded::{Access, Embedded, Folder, Options, StoredState};
@@ -22,8 +21,6 @@ use tidings_engine::log::{
 use tidings_engine::{Bus, WallClock};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_streams::{ContentType, Expiry, Owner, Stream, StreamKey, StreamState};
-
-type Failed = Box<dyn Error>;
 
 /// A state machine without tables.
 #[derive(Default)]

@@ -1,15 +1,11 @@
 //! Benchmark of appends, creates and catch-up over HTTP, compared with the two servers of the protocol's
 //! authors, one after the other on the same cores and the same disk. Prints tables in Markdown.
 
-use std::error::Error;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use tidings_bench::{Done, Head, Load, Outcome, Peer, Profile, Raw, Served, Setup, Usage, Work};
-use tidings_bench::{files_limit, grouped, pin_to, ratio};
-
-type Failed = Box<dyn Error>;
+use tidings_bench::{Done, Failed, Head, Load, Outcome, Peer, Raw, Scope, Served, Setup, Usage, Work};
+use tidings_bench::{files_limit, grouped, ratio};
 
 const PAYLOAD_BYTES: usize = 100;
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -21,6 +17,7 @@ const CATCH_UP_MESSAGES: usize = 20_000;
 
 /// Appends, creates and catch-up over HTTP, compared with the servers of the protocol's authors.
 #[derive(Debug, Parser)]
+#[command(mut_arg("only", |only| only.help("Run only rows whose name contains this, such as \"append, 32\"")))]
 struct Arguments {
     /// Seconds to measure each row.
     #[arg(long, env = "SECS", default_value_t = 4.0)]
@@ -28,15 +25,8 @@ struct Arguments {
     /// Server and client on both cores (shared), or the server on core 0 and the client on core 1.
     #[arg(long, env = "CORES", value_enum, default_value = "shared")]
     cores: Cores,
-    /// Run only rows whose name contains this, such as "append, 32".
-    #[arg(long, env = "ONLY", default_value = "")]
-    only: String,
-    /// Measure only tidings.
-    #[arg(long)]
-    alone: bool,
-    /// Root of the repository.
-    #[arg(long, default_value = ".")]
-    root: PathBuf,
+    #[command(flatten)]
+    scope: Scope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -159,18 +149,9 @@ struct Bench {
 
 fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse();
-    let bench_folder = arguments.root.join("target/bench");
-    std::fs::create_dir_all(&bench_folder)?;
-    let folder = tempfile::Builder::new().prefix("streams-").tempdir_in(bench_folder)?;
+    let (folder, setup) = arguments.scope.setup("streams")?;
     let apart = arguments.cores == Cores::Apart;
-    let setup = Setup {
-        root: arguments.root.canonicalize()?,
-        data: folder.path().to_owned(),
-        cores: apart.then(|| "0".to_owned()),
-    };
-    if apart {
-        pin_to("1")?;
-    }
+    let setup = if apart { setup.apart()? } else { setup };
     let cores =
         if apart { "server on core 0, client on core 1" } else { "server and client share all cores" };
     println!(
@@ -180,7 +161,7 @@ fn main() -> Result<(), Failed> {
     );
     Raw::measure(folder.path(), Duration::from_secs(1))?.print();
     let everybody = [Peer::Tidings, Peer::OfficialRust, Peer::OfficialNode];
-    let peers = if arguments.alone { vec![Peer::Tidings] } else { everybody.to_vec() };
+    let peers = if arguments.scope.alone { vec![Peer::Tidings] } else { everybody.to_vec() };
     let bench = Bench { setup, arguments, peers };
     bench.appends()?;
     bench.creates()?;
@@ -189,7 +170,7 @@ fn main() -> Result<(), Failed> {
 
 impl Bench {
     fn wanted(&self, what: &str) -> bool {
-        what.contains(&self.arguments.only)
+        self.arguments.scope.has_row(what)
     }
 
     fn appends(&self) -> Result<(), Failed> {
@@ -225,7 +206,9 @@ impl Bench {
                 let served = self.filled(peer, streams)?;
                 for (rows, &connections) in rows.iter_mut().zip(&connections) {
                     let mut load = Load::connect(served.address, connections)?;
-                    rows.push(self.measure(peer, &served, &mut load, &mut Appends::new(streams))?);
+                    let mut appends = Appends::new(streams);
+                    load.run(&mut appends, Some(WARM_UP))?;
+                    rows.push(self.measure(peer, &served, &mut load, &mut appends)?);
                 }
             }
             for (rows, connections) in rows.iter().zip(connections) {
@@ -252,7 +235,7 @@ impl Bench {
                 // stay open.
                 let end = files_limit().saturating_sub(FILES_TO_SPARE);
                 let end = if peer == Peer::OfficialRust { end } else { usize::MAX };
-                rows.push(self.measure_cold(peer, &served, &mut load, &mut Creates { next: 0, end })?);
+                rows.push(self.measure(peer, &served, &mut load, &mut Creates { next: 0, end })?);
             }
             print_rows(name, &rows, |row| row.rate);
         }
@@ -271,12 +254,9 @@ impl Bench {
             let served = self.filled(peer, 1)?;
             self.fill(&served)?;
             let mut load = Load::connect(served.address, connections)?;
-            rows.push(self.measure(
-                peer,
-                &served,
-                &mut load,
-                &mut CatchUp { offsets: vec![None; connections] },
-            )?);
+            let mut catch_up = CatchUp { offsets: vec![None; connections] };
+            load.run(&mut catch_up, Some(WARM_UP))?;
+            rows.push(self.measure(peer, &served, &mut load, &mut catch_up)?);
         }
         print_rows(name, &rows, |row| row.bytes / 1e6);
         Ok(())
@@ -316,20 +296,8 @@ impl Bench {
         load: &mut Load,
         work: &mut impl Work,
     ) -> Result<Row, Failed> {
-        load.run(work, Some(WARM_UP))?;
-        self.measure_cold(peer, served, load, work)
-    }
-
-    fn measure_cold(
-        &self,
-        peer: Peer,
-        served: &Served,
-        load: &mut Load,
-        work: &mut impl Work,
-    ) -> Result<Row, Failed> {
         let lasting = Duration::from_secs_f64(self.arguments.secs);
-        let profile = (peer == Peer::Tidings).then(|| Profile::of(&served.process, Duration::ZERO, lasting));
-        let profile = profile.transpose()?;
+        let profile = peer.profile(served, Duration::ZERO, lasting)?;
         let (before, own) = (served.process.usage(), Usage::now());
         let mut outcome = load.run(work, Some(lasting))?;
         let (after, own_after) = (served.process.usage(), Usage::now());
