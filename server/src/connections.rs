@@ -166,7 +166,7 @@ async fn accept(
     socket.set_nodelay(true)?;
     // What a client does not take stays with us, where it is shared, and not in the kernel, where it is copied for each.
     SockRef::from(&socket).set_tcp_notsent_lowat(limits::SOCKET_UNSENT_BYTES)?;
-    Ok((socket, pool.seat(permit)))
+    Ok((socket, pool.slot(permit)))
 }
 
 impl Connections {
@@ -206,7 +206,7 @@ impl Connections {
 
     /// A connection whose first answer stays.
     async fn stay(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
-        let Ok(in_progress) = counted.seat().begin(false) else {
+        let Ok(in_progress) = counted.slot().begin(false) else {
             let refusing = early::refuse(socket, no_room());
             let _ = timeout_at(Instant::now() + limits::HEAD_TIMEOUT, refusing).await;
             return;
@@ -239,7 +239,7 @@ impl Connections {
             opened = timeout_at(head_due, opening) => opened,
             // Nothing was asked yet, so nothing is lost.
             _ = stopping.wait_for(|&stopping| stopping) => return None,
-            () = counted.seat().is_told_to_leave() => return None,
+            () = counted.slot().is_told_to_leave() => return None,
         };
         match opened {
             Ok(Ok(opened)) => Some(opened),

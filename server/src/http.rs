@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connections::{ConnectionOptions, no_room};
 use crate::early;
-use crate::pool::{Counted, InProgress, Seat};
+use crate::pool::{Counted, InProgress, Slot};
 use crate::progress::{Progress, Withheld};
 
 /// Which HTTP a connection speaks.
@@ -110,8 +110,8 @@ impl Http {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let seat = opened.counted.seat().clone();
-        let activity = Arc::new(Activity::new(seat.clone()));
+        let slot = opened.counted.slot().clone();
+        let activity = Arc::new(Activity::new(slot.clone()));
         let connection_handle = match (ConnectionHandle::new(Arc::new(opened.counted)), opened.version) {
             (connection_handle, Version::One) => connection_handle,
             (connection_handle, Version::Two) => connection_handle.shared(),
@@ -140,7 +140,7 @@ impl Http {
                 let never = std::future::pending();
                 let ended = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
                 if let Some((status, io)) = withheld.take() {
-                    Box::pin(refuse(io, status, ended.err(), &seat)).await;
+                    Box::pin(refuse(io, status, ended.err(), &slot)).await;
                 }
             }
             Version::Two => {
@@ -150,7 +150,7 @@ impl Http {
             }
         }
         // If anything is left of it, that is a WebSocket.
-        seat.upgrade();
+        slot.upgrade();
     }
 }
 
@@ -159,7 +159,7 @@ async fn refuse(
     io: impl AsyncRead + AsyncWrite + Unpin,
     status: u16,
     error: Option<hyper::Error>,
-    seat: &Seat,
+    slot: &Slot,
 ) {
     let error = error.map(|error| error.to_string()).unwrap_or_default();
     let told = match status {
@@ -177,7 +177,7 @@ async fn refuse(
     let refusing = timeout(limits::HEAD_TIMEOUT, early::refuse(io, told.into_response()));
     tokio::select! {
         _ = refusing => {}
-        () = seat.is_told_to_leave() => {}
+        () = slot.is_told_to_leave() => {}
     }
 }
 
@@ -221,7 +221,7 @@ impl ConnectionLifetime<'_> {
                     finish(connection.as_mut());
                     ending = true;
                 }
-                () = self.activity.seat.is_told_to_leave(), if leave_due.is_none() => {
+                () = self.activity.slot.is_told_to_leave(), if leave_due.is_none() => {
                     if !self.activity.has_begun() {
                         return Ok(());
                     }
@@ -233,7 +233,7 @@ impl ConnectionLifetime<'_> {
                 }
                 () = sleep_until(leave_by), if leave_due.is_some() => {
                     // A request that came just then is answered.
-                    if self.activity.seat.is_idle() {
+                    if self.activity.slot.is_idle() {
                         return Ok(());
                     }
                     leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
@@ -274,7 +274,7 @@ impl Http {
 
 /// What is asked on a connection.
 struct Activity {
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     begun: AtomicBool,
     start: Instant,
     /// When the last one was, in milliseconds since the start.
@@ -282,9 +282,9 @@ struct Activity {
 }
 
 impl Activity {
-    fn new(seat: Arc<Seat>) -> Self {
+    fn new(slot: Arc<Slot>) -> Self {
         let (begun, quiet_since) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { seat, begun, start: Instant::now(), quiet_since }
+        Self { slot, begun, start: Instant::now(), quiet_since }
     }
 
     fn has_begun(&self) -> bool {
@@ -295,7 +295,7 @@ impl Activity {
     async fn idle(&self, limit: Duration) {
         loop {
             let quiet_since = self.start + Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
-            let busy = !self.seat.is_idle();
+            let busy = !self.slot.is_idle();
             let due = if busy { Instant::now() + limit } else { quiet_since + limit };
             if !busy && due <= Instant::now() {
                 return;
@@ -323,7 +323,7 @@ impl Service<Request<Incoming>> for Routes {
     fn call(&self, request: Request<Incoming>) -> BusyFuture {
         self.activity.begun.store(true, Ordering::Relaxed);
         let closes = request.version() <= hyper::Version::HTTP_11;
-        let Ok(in_progress) = self.activity.seat.begin((self.always)(request.uri().path())) else {
+        let Ok(in_progress) = self.activity.slot.begin((self.always)(request.uri().path())) else {
             let answering = Answering::Straight(Box::pin(std::future::ready(no_room())));
             return BusyFuture { answering, closes, open: None };
         };

@@ -1,11 +1,11 @@
 //! The connections of one listener: how many there may be, and which one makes room for another.
 //!
-//! A connection has a [`Seat`]: a regular one as long as there are some, otherwise one in the reserve. When there is no
+//! A connection has a [`Slot`]: a regular one as long as there are some, otherwise one in the reserve. When there is no
 //! regular one left, the connection that has been idle for longest is told to close and its place is free at once. A
 //! connection is idle while no request is in progress on it; one that has not sent a request yet is idle, too. An answer that
 //! stays (SSE, WebSocket, long-poll) is a request in progress.
 //!
-//! The reserve is for what must always get through. A request on a connection there first tries to get a regular seat; if
+//! The reserve is for what must always get through. A request on a connection there first tries to get a regular slot; if
 //! nobody makes room it is refused, unless it is one of those that always get through, and either way the connection
 //! closes after it.
 
@@ -23,12 +23,12 @@ const CANDIDATES: usize = 64;
 
 /// The connections of one listener.
 pub struct Pool {
-    /// Connections with a regular seat at most.
+    /// Connections with a regular slot at most.
     limit: usize,
-    /// Sockets: regular seats, the reserve, and those that were told to close and have not yet.
+    /// Sockets: regular slots, the reserve, and those that were told to close and have not yet.
     sockets: Arc<Semaphore>,
     places: Mutex<Places>,
-    /// Connections with a regular seat that are idle.
+    /// Connections with a regular slot that are idle.
     idle: AtomicUsize,
     /// Connections that were told to close and have not yet.
     leaving: AtomicUsize,
@@ -41,18 +41,18 @@ pub struct Pool {
 
 #[derive(Default)]
 struct Places {
-    /// Connections that have a regular seat.
+    /// Connections that have a regular slot.
     regular: usize,
     /// All connections that may be told to close; some are gone.
-    seats: Vec<Weak<Seat>>,
+    slots: Vec<Weak<Slot>>,
     /// Some that were idle for longest when it was last looked, the longest last, each with the moment it became idle.
-    candidates: Vec<(u64, Weak<Seat>)>,
+    candidates: Vec<(u64, Weak<Slot>)>,
     /// Those in the reserve; some are gone.
-    reserve: Vec<Weak<Seat>>,
+    reserve: Vec<Weak<Slot>>,
 }
 
 /// The place of one connection.
-pub struct Seat {
+pub struct Slot {
     pool: Arc<Pool>,
     state: Mutex<State>,
     told_to_leave: Notify,
@@ -70,29 +70,29 @@ struct State {
 enum Class {
     Regular,
     Reserve,
-    /// It has become something else than HTTP, which ends by its own rules. Has a regular seat.
+    /// It has become something else than HTTP, which ends by its own rules. Has a regular slot.
     Upgraded,
-    /// It was told to close. Its seat is free already.
+    /// It was told to close. Its slot is free already.
     Leaving,
 }
 
 /// A connection that counts, for as long as anything of it is used.
 pub struct Counted {
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     _socket: OwnedSemaphorePermit,
     _open: Held,
 }
 
 impl Counted {
-    /// Its seat.
-    pub fn seat(&self) -> &Arc<Seat> {
-        &self.seat
+    /// Its slot.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.seat.give_up();
+        self.slot.give_up();
     }
 }
 
@@ -101,7 +101,7 @@ impl Drop for Counted {
 pub struct Full;
 
 /// A request in progress.
-pub struct InProgress(Arc<Seat>);
+pub struct InProgress(Arc<Slot>);
 
 impl Drop for InProgress {
     fn drop(&mut self) {
@@ -150,18 +150,18 @@ impl Pool {
             return;
         }
         let mut places = self.places();
-        places.reserve.retain(|seat| seat.strong_count() > 0);
+        places.reserve.retain(|slot| slot.strong_count() > 0);
         let reserve: Vec<_> = places.reserve.iter().filter_map(Weak::upgrade).collect();
-        let idle = reserve.iter().filter_map(|seat| Some((seat.idle_since(Class::Reserve)?, seat)));
+        let idle = reserve.iter().filter_map(|slot| Some((slot.idle_since(Class::Reserve)?, slot)));
         let told =
-            idle.min_by_key(|(since, _)| *since).is_some_and(|(since, seat)| seat.tell_to_leave(since));
+            idle.min_by_key(|(since, _)| *since).is_some_and(|(since, slot)| slot.tell_to_leave(since));
         if !told {
             self.evict(&mut places);
         }
     }
 
-    /// Gives a connection its seat.
-    pub fn seat(self: &Arc<Self>, socket: OwnedSemaphorePermit) -> Counted {
+    /// Gives a connection its slot.
+    pub fn slot(self: &Arc<Self>, socket: OwnedSemaphorePermit) -> Counted {
         let mut places = self.places();
         if places.regular >= self.limit {
             self.counts.limit_hits().count(Limit::Connections);
@@ -169,20 +169,20 @@ impl Pool {
         let class = self.regular(&mut places).map_or(Class::Reserve, |()| Class::Regular);
         let idle_since = self.moments.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(State { class, requests: 0, idle_since });
-        let seat = Arc::new(Seat { pool: self.clone(), state, told_to_leave: Notify::new() });
+        let slot = Arc::new(Slot { pool: self.clone(), state, told_to_leave: Notify::new() });
         let list = match class {
             Class::Reserve => &mut places.reserve,
             _ => {
                 self.idle.fetch_add(1, Ordering::SeqCst);
-                &mut places.seats
+                &mut places.slots
             }
         };
-        enlist(list, &seat);
+        enlist(list, &slot);
         drop(places);
-        Counted { seat, _socket: socket, _open: self.counts.hold_open() }
+        Counted { slot, _socket: socket, _open: self.counts.hold_open() }
     }
 
-    /// Takes a regular seat. If there is none, somebody idle gives up his.
+    /// Takes a regular slot. If there is none, somebody idle gives up his.
     fn regular(&self, places: &mut Places) -> Result<(), Full> {
         if places.regular >= self.limit && !self.evict(places) {
             return Err(Full);
@@ -195,17 +195,17 @@ impl Pool {
     fn evict(&self, places: &mut Places) -> bool {
         while self.idle.load(Ordering::SeqCst) > 0 {
             // Whoever is still idle since then has been so for longer than all who are not among these.
-            while let Some((since, seat)) = places.candidates.pop() {
-                if seat.upgrade().is_some_and(|seat| seat.tell_to_leave(since)) {
+            while let Some((since, slot)) = places.candidates.pop() {
+                if slot.upgrade().is_some_and(|slot| slot.tell_to_leave(since)) {
                     places.regular -= 1;
                     return true;
                 }
             }
-            places.seats.retain(|seat| seat.strong_count() > 0);
+            places.slots.retain(|slot| slot.strong_count() > 0);
             let idle = places
-                .seats
+                .slots
                 .iter()
-                .filter_map(|seat| Some((seat.upgrade()?.idle_since(Class::Regular)?, seat.clone())));
+                .filter_map(|slot| Some((slot.upgrade()?.idle_since(Class::Regular)?, slot.clone())));
             let mut idle: Vec<_> = idle.collect();
             if idle.is_empty() {
                 return false;
@@ -231,12 +231,12 @@ impl Pool {
     }
 }
 
-/// Puts a seat on a list, in the room of those who left before there is more: amortised, each is looked at once.
-fn enlist(list: &mut Vec<Weak<Seat>>, seat: &Arc<Seat>) {
+/// Puts a slot on a list, in the room of those who left before there is more: amortised, each is looked at once.
+fn enlist(list: &mut Vec<Weak<Slot>>, slot: &Arc<Slot>) {
     if list.len() == list.capacity() {
-        list.retain(|seat| seat.strong_count() > 0);
+        list.retain(|slot| slot.strong_count() > 0);
     }
-    list.push(Arc::downgrade(seat));
+    list.push(Arc::downgrade(slot));
 }
 
 /// A new connection waits for a socket to be closed, until this is dropped.
@@ -255,7 +255,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Seat {
+impl Slot {
     /// A request begins. In the reserve there must be room for it, unless it always gets through.
     pub fn begin(self: &Arc<Self>, always: bool) -> Result<InProgress, Full> {
         // Before the state is locked: places come first.
@@ -273,7 +273,7 @@ impl Seat {
                         if state.requests == 0 {
                             self.pool.idle.fetch_add(1, Ordering::SeqCst);
                         }
-                        enlist(&mut places.seats, self);
+                        enlist(&mut places.slots, self);
                     }
                     // Somebody else was quicker.
                     Class::Regular | Class::Upgraded | Class::Leaving => places.regular -= 1,
@@ -368,7 +368,7 @@ impl Seat {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding a seat")
+        self.state.lock().expect("nobody panics while holding a slot")
     }
 }
 
@@ -383,19 +383,19 @@ mod tests {
     }
 
     fn taken(pool: &Arc<Pool>) -> Counted {
-        pool.seat(pool.socket().now_or_never().expect("there is a socket"))
+        pool.slot(pool.socket().now_or_never().expect("there is a socket"))
     }
 
     fn has_left(counted: &Counted) -> bool {
-        counted.seat().is_told_to_leave().now_or_never().is_some()
+        counted.slot().is_told_to_leave().now_or_never().is_some()
     }
 
     #[test]
     fn the_longest_idle_makes_room_and_the_busy_do_not() {
         let pool = pool(3);
         let (first, second, third) = (taken(&pool), taken(&pool), taken(&pool));
-        let busy = first.seat().begin(false).expect("it has a seat");
-        drop(second.seat().begin(false).expect("it has a seat"));
+        let busy = first.slot().begin(false).expect("it has a slot");
+        drop(second.slot().begin(false).expect("it has a slot"));
         let fourth = taken(&pool);
         assert!(has_left(&third), "idle from the beginning");
         let fifth = taken(&pool);
@@ -412,16 +412,16 @@ mod tests {
     fn when_all_are_busy_only_what_always_gets_through_does() {
         let pool = pool(1);
         let first = taken(&pool);
-        let busy = first.seat().begin(false).expect("it has a seat");
+        let busy = first.slot().begin(false).expect("it has a slot");
         let second = taken(&pool);
-        assert_eq!(second.seat().begin(false).err(), Some(Full));
-        let health = second.seat().begin(true).expect("it always gets through");
+        assert_eq!(second.slot().begin(false).err(), Some(Full));
+        let health = second.slot().begin(true).expect("it always gets through");
         assert!(health.is_last() && !busy.is_last());
         drop(health);
         assert!(has_left(&second), "the reserve is free again");
         let third = taken(&pool);
         drop(busy);
-        let promoted = third.seat().begin(false).expect("the first makes room");
+        let promoted = third.slot().begin(false).expect("the first makes room");
         assert!(has_left(&first) && !promoted.is_last());
         drop((promoted, first, second, third));
         assert_eq!((pool.places().regular, pool.idle.load(Ordering::SeqCst)), (0, 0));
@@ -431,7 +431,7 @@ mod tests {
     fn silent_connections_in_the_reserve_make_room_for_each_other() {
         let pool = pool(1);
         let first = taken(&pool);
-        let _busy = first.seat().begin(false).expect("it has a seat");
+        let _busy = first.slot().begin(false).expect("it has a slot");
         let mut silent: Vec<_> = (0..limits::CONNECTIONS_RESERVED).map(|_| taken(&pool)).collect();
         assert!(pool.socket().now_or_never().is_none(), "there is none left");
         assert!(has_left(&silent[0]) && !has_left(&silent[1]));
@@ -439,19 +439,19 @@ mod tests {
         assert!(!has_left(&silent[1]), "one is about to close already");
         drop(silent.remove(0));
         let another = taken(&pool);
-        assert!(another.seat().begin(true).is_ok());
+        assert!(another.slot().begin(true).is_ok());
     }
 
     #[test]
     fn what_has_become_a_websocket_keeps_its_seat() {
         let pool = pool(1);
         let first = taken(&pool);
-        drop(first.seat().begin(false).expect("it has a seat"));
-        first.seat().upgrade();
+        drop(first.slot().begin(false).expect("it has a slot"));
+        first.slot().upgrade();
         let second = taken(&pool);
         assert!(!has_left(&first));
-        assert_eq!(second.seat().begin(false).err(), Some(Full));
+        assert_eq!(second.slot().begin(false).err(), Some(Full));
         drop(first);
-        assert!(second.seat().begin(false).is_ok());
+        assert!(second.slot().begin(false).is_ok());
     }
 }

@@ -39,7 +39,7 @@ macro_rules! rooms_contract {
             of_two_who_take_over_one_wins
             only_who_took_over_last_commits
             a_member_is_known_with_the_head_at_which_it_joined
-            what_is_judged_of_members_is_what_a_commit_is_told
+            what_is_validated_of_members_is_what_a_commit_is_told
             of_two_who_take_the_last_place_one_wins
             a_device_has_seen_as_much_as_it_told
             members_are_paged_in_order

@@ -621,7 +621,7 @@ impl Table {
         row.id.clone()
     }
 
-    fn judge_subscribe(&self, session: LogId, is: Is, wanted: &Wanted) -> Result<(), Declined> {
+    fn validate_subscribe(&self, session: LogId, is: Is, wanted: &Wanted) -> Result<(), Declined> {
         let source = wanted.source;
         if self.sessions.contains_key(&source) {
             return Err(Declined::SourceIsSession);
@@ -637,7 +637,7 @@ impl Table {
         if self.sources.get(&source).is_some_and(full) { Err(Declined::TooManySubscribers) } else { Ok(()) }
     }
 
-    fn judge_source(&self, source: LogId, holds: impl Fn(&Source) -> bool) -> Result<(), Declined> {
+    fn validate_source(&self, source: LogId, holds: impl Fn(&Source) -> bool) -> Result<(), Declined> {
         let found = self.sources.get(&source);
         if found.is_some_and(|row| holds(row)) { Ok(()) } else { Err(Declined::Moved) }
     }
@@ -750,9 +750,8 @@ impl StateMachine for Table {
         match change {
             Change::Streams(_) | Change::Unsubscribe { .. } => Ok(()),
             Change::RestoreSource { .. } | Change::RestoreSession { .. } => Ok(()),
-            &Change::Subscribe { session, session_is, source, at, since, envelope, unreadable, .. } => {
-                self.judge_subscribe(session, session_is, &Wanted { source, at, since, envelope, unreadable })
-            }
+            &Change::Subscribe { session, session_is, source, at, since, envelope, unreadable, .. } => self
+                .validate_subscribe(session, session_is, &Wanted { source, at, since, envelope, unreadable }),
             Change::Expect { source, expected: Expected::Nobody } => {
                 if self.sources.contains_key(source) {
                     Err(Declined::Moved)
@@ -760,22 +759,24 @@ impl StateMachine for Table {
                     Ok(())
                 }
             }
-            Change::Expect { source, expected } => self.judge_source(*source, |row| match *expected {
+            Change::Expect { source, expected } => self.validate_source(*source, |row| match *expected {
                 Expected::Inline { version } => row.progress == Progress::Inline && row.version == version,
                 Expected::Following => row.progress != Progress::Inline,
                 Expected::Nobody => false,
             }),
             Change::Follow { source, .. } => {
-                self.judge_source(*source, |row| row.progress == Progress::Inline)
+                self.validate_source(*source, |row| row.progress == Progress::Inline)
             }
-            Change::Rest { source, version, at } => self.judge_source(*source, |row| match &row.progress {
-                Progress::Inline => false,
-                Progress::Following { cursor, .. } => {
-                    *cursor == Cursor::at_rest(*at) && row.version == *version
-                }
-            }),
+            Change::Rest { source, version, at } => {
+                self.validate_source(*source, |row| match &row.progress {
+                    Progress::Inline => false,
+                    Progress::Following { cursor, .. } => {
+                        *cursor == Cursor::at_rest(*at) && row.version == *version
+                    }
+                })
+            }
             Change::Advance { source, was, now, version } => {
-                self.judge_source(*source, |row| match &row.progress {
+                self.validate_source(*source, |row| match &row.progress {
                     Progress::Inline => false,
                     Progress::Following { cursor, late } => {
                         // A stretch that has begun was there before anybody who has come since.

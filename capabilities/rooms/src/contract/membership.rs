@@ -30,7 +30,7 @@ pub async fn a_member_is_known_with_the_head_at_which_it_joined(mut fixture: imp
 }
 
 /// Whoever asks first whether members may change is told what the commit would be told.
-pub async fn what_is_judged_of_members_is_what_a_commit_is_told(mut fixture: impl Fixture<Store: Store>) {
+pub async fn what_is_validated_of_members_is_what_a_commit_is_told(mut fixture: impl Fixture<Store: Store>) {
     let log = create(fixture.store(), row("shop/lobby", &["ann", "bob"])).await;
     let missing = fixture.store().reserve().await.expect("a number");
     fixture.reopen().await;
