@@ -1,14 +1,19 @@
 //! What the contract suites of capabilities run on: a store that can be opened again, and a way to look at it while
-//! somebody writes.
+//! somebody writes. Also stores for tests that intervene in what is asked of a store.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tidings_model::LogId;
 
-use super::{Logs, Memory, StateMachine};
+use super::{
+    ChangeFeed, Commit, CommitError, Commits, Committed, Logs, Memory, Observer, Operation, Page, ReadError,
+    ReadsTable, Refused, Span, StateMachine, Status, StoreError,
+};
 
 /// A store under the contract suite of a capability.
 pub trait Fixture: Send + 'static {
@@ -46,5 +51,101 @@ pub async fn observe<W>(work: impl Future<Output = W>, mut look: impl AsyncFnMut
             return done;
         }
         tokio::task::yield_now().await;
+    }
+}
+
+/// A store that stands in for another and hands on to it whatever is asked, so that a test can intervene. It is a store
+/// for all tables that the other one is a store for. A test overrides what it intervenes in.
+pub trait StandIn: Send + Sync + 'static {
+    /// The kind of the other store.
+    type Store: Logs;
+
+    /// The other store.
+    fn store(&self) -> &Self::Store;
+
+    /// Called before a commit with these operations is made. On an error it is not made, and the error is the answer.
+    fn before_commit<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Result<(), StoreError>> {
+        let _ = operations;
+        std::future::ready(Ok(())).boxed()
+    }
+
+    /// Called when a commit was made or refused, and before that is answered.
+    fn after_commit(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
+    /// Called before a log is read.
+    fn before_read(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+
+    /// Called with the records that were read from a log.
+    fn after_read(&self, page: &Page) {
+        let _ = page;
+    }
+
+    /// Called whenever the status of a log is taken together with a look at tables. Must not call the store, whose tables
+    /// are locked.
+    fn on_status(&self, log: LogId) {
+        let _ = log;
+    }
+
+    /// Called after a look at tables, before whoever looked learns what was seen. May call the store.
+    fn after_look(&self) {}
+}
+
+impl<S: StandIn> Logs for S {
+    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
+        self.store().reserve()
+    }
+
+    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
+        self.store().status(log)
+    }
+
+    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
+        async move {
+            self.before_read().await;
+            let page = self.store().read(log, span).await?;
+            self.after_read(&page);
+            Ok(page)
+        }
+        .boxed()
+    }
+
+    fn accepting(&self) -> Result<(), StoreError> {
+        self.store().accepting()
+    }
+}
+
+impl<P: StateMachine, S: StandIn<Store: Commits<P>>> Commits<P> for S {
+    fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>> {
+        async move {
+            self.before_commit(&commit.operations).await.map_err(CommitError::Store)?;
+            let committed = self.store().commit(commit).await;
+            self.after_commit().await;
+            committed
+        }
+        .boxed()
+    }
+}
+
+impl<P: StateMachine, S: StandIn<Store: ChangeFeed<P>>> ChangeFeed<P> for S {
+    fn observe(&self, observer: &Arc<dyn Observer<P>>) {
+        self.store().observe(observer);
+    }
+}
+
+impl<P: StateMachine, S: StandIn<Store: ReadsTable<P>>> ReadsTable<P> for S {
+    fn with_table<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R {
+        let seen = self.store().with_table(|table: &P, status| {
+            let status = |log| {
+                self.on_status(log);
+                status(log)
+            };
+            look(table, &status)
+        });
+        self.after_look();
+        seen
     }
 }

@@ -87,12 +87,29 @@ pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Embedded<Book>, 
     Embedded::open(disk, options, Bus::new(), Arc::new(clock))
 }
 
-/// A simulated disk with a callback before each creation of a file, and optionally a false amount of free
-/// space.
+/// A simulated disk with a callback before each creation of a file and before each sync of one, and optionally a false
+/// amount of free space.
 pub struct ObservedDisk {
     pub disk: SimulatedDisk,
     pub before_create: Box<dyn Fn(&str) + Send + Sync>,
+    pub before_sync: Arc<dyn Fn() + Send + Sync>,
     pub claims: Option<u64>,
+}
+
+struct ObservedFile {
+    file: Box<dyn DiskFile>,
+    before_sync: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl ObservedDisk {
+    /// A disk whose callbacks do nothing and that tells the truth.
+    pub fn on(disk: SimulatedDisk) -> Self {
+        Self { disk, before_create: Box::new(|_| {}), before_sync: Arc::new(|| {}), claims: None }
+    }
+
+    fn observed(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(ObservedFile { file, before_sync: self.before_sync.clone() })
+    }
 }
 
 impl Disk for ObservedDisk {
@@ -102,11 +119,11 @@ impl Disk for ObservedDisk {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         (self.before_create)(name);
-        self.disk.create(name)
+        Ok(self.observed(self.disk.create(name)?))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.disk.open(name)
+        Ok(self.observed(self.disk.open(name)?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -127,5 +144,24 @@ impl Disk for ObservedDisk {
 
     fn available(&self) -> io::Result<u64> {
         self.claims.map_or_else(|| self.disk.available(), Ok)
+    }
+}
+
+impl DiskFile for ObservedFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(offset, bytes)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (self.before_sync)();
+        self.file.sync()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
     }
 }

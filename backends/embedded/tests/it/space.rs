@@ -307,7 +307,7 @@ async fn a_segment_is_not_written_anew_with_the_last_half_of_the_reserve() {
 async fn a_merge_that_finds_no_space_is_given_up_and_nobody_waits_for_it() {
     let disk = SimulatedDisk::new();
     // The disk claims to have space, as if another process took it meanwhile.
-    let told = ObservedDisk { disk: disk.clone(), before_create: Box::new(|_| {}), claims: Some(u64::MAX) };
+    let told = ObservedDisk { claims: Some(u64::MAX), ..ObservedDisk::on(disk.clone()) };
     let store = open_on(Arc::new(told), by_hand()).expect("new");
     let log = new_log(&store).await;
     for _ in 0..7 {

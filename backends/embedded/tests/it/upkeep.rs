@@ -196,7 +196,7 @@ async fn a_compacted_checkpoint_is_that_of_one_moment_though_commits_go_on() {
             let _ = released.lock().expect("only one thread waits here").recv();
         }
     });
-    let told = Arc::new(ObservedDisk { disk: disk.clone(), before_create, claims: None });
+    let told = Arc::new(ObservedDisk { before_create, ..ObservedDisk::on(disk.clone()) });
     let options = Options { memtable_bytes: 256 << 10, wal_file_bytes: 16 << 20, ..small() };
     let store = open_on(told, options.clone()).expect("new");
     let logs = new_logs(&store, 400).await;

@@ -5,24 +5,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_api::Envelopes;
 use tidings_engine::follow::{Left, Work};
+use tidings_engine::log::fixture::StandIn;
 use tidings_engine::log::{
-    Commit, CommitError, Commits, Committed, Conditions, Logs, Memory, Of, Operation, Page, ReadError, Refer,
-    Span, Status, StoreError, Then,
+    Commit, CommitError, Commits, Conditions, Logs, Memory, Of, Operation, ReadError, Refer, Span,
+    StoreError, Then,
 };
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_server::Catalog;
 use tidings_sessions::table::{Cursor, Progress};
 use tidings_sessions::{
-    Change, Declined, Fanout, Mode, Options, Session, Sessions, Source, Store, SubscribeRequest,
-    Table as SessionTable, Undelivered,
+    Change, Declined, Fanout, Mode, Options, Sessions, Store, SubscribeRequest, Table as SessionTable,
+    Undelivered,
 };
 use tidings_streams::{
-    AppendRequest, Body, Cleared, ContentType, CreateRequest, ForkRequest, Found, From, Owner, Retention,
-    StreamError, StreamKey, Streams, Table as StreamTable,
+    AppendRequest, Body, Cleared, ContentType, CreateRequest, ForkRequest, From, Retention, StreamError,
+    StreamKey, Streams,
 };
 use tidings_testing::until;
 
@@ -397,65 +399,30 @@ struct Failing {
 }
 
 impl Failing {
-    fn concerns(&self, commit: &Commit<Change>) -> bool {
+    fn concerns(&self, operations: &[Operation]) -> bool {
         let is_concerned = |operation: &Operation| match operation {
             Operation::Refer(Refer { of: Of::Stored { log, .. }, .. }) => Some(*log) == self.only,
             _ => false,
         };
-        self.only.is_none() || commit.operations.iter().any(is_concerned)
+        self.only.is_none() || operations.iter().any(is_concerned)
     }
 }
 
-impl Logs for Failing {
-    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
-        self.store.reserve()
+impl StandIn for Failing {
+    type Store = Memory<Catalog>;
+
+    fn store(&self) -> &Memory<Catalog> {
+        &self.store
     }
 
-    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
-        self.store.status(log)
-    }
-
-    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
-        self.store.read(log, span)
-    }
-
-    fn accepting(&self) -> Result<(), StoreError> {
-        self.store.accepting()
-    }
-}
-
-impl Commits<SessionTable> for Failing {
-    fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
-        if self.fails.load(Ordering::SeqCst) && self.concerns(&commit) {
-            if self.hangs {
-                return Box::pin(std::future::pending());
-            }
-            return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
+    fn before_commit<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Result<(), StoreError>> {
+        if !self.fails.load(Ordering::SeqCst) || !self.concerns(operations) {
+            return Box::pin(std::future::ready(Ok(())));
         }
-        Commits::<SessionTable>::commit(&self.store, commit)
-    }
-}
-
-impl Store for Failing {
-    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
-        Store::source(&self.store, log)
-    }
-
-    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        Store::session(&self.store, log)
-    }
-
-    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        Store::behind(&self.store)
-    }
-
-    fn lapsed(
-        &self,
-        source: LogId,
-        now: Timestamp,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
-        Store::lapsed(&self.store, source, now, limit)
+        if self.hangs {
+            return Box::pin(std::future::pending());
+        }
+        Box::pin(std::future::ready(Err(StoreError::NoSpace)))
     }
 }
 
@@ -515,73 +482,19 @@ struct Stuck {
     log: Arc<Mutex<Option<LogId>>>,
 }
 
-impl Logs for Stuck {
-    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
-        self.store.reserve()
+impl StandIn for Stuck {
+    type Store = Memory<Catalog>;
+
+    fn store(&self) -> &Memory<Catalog> {
+        &self.store
     }
 
-    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
-        self.store.status(log)
-    }
-
-    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
-        self.store.read(log, span)
-    }
-
-    fn accepting(&self) -> Result<(), StoreError> {
-        self.store.accepting()
-    }
-}
-
-impl Commits<StreamTable> for Stuck {
-    fn commit(
-        &self,
-        commit: Commit<tidings_streams::Change>,
-    ) -> BoxFuture<'_, Result<Committed, CommitError<tidings_streams::table::Declined>>> {
+    fn before_commit<'a>(&'a self, operations: &'a [Operation]) -> BoxFuture<'a, Result<(), StoreError>> {
         let stuck = *self.log.lock().expect("nobody panics");
         let is_stuck =
             |operation: &Operation| matches!(operation, Operation::Delete(log) if Some(*log) == stuck);
-        if commit.operations.iter().any(is_stuck) {
-            return Box::pin(std::future::ready(Err(CommitError::Store(StoreError::NoSpace))));
-        }
-        Commits::<StreamTable>::commit(&self.store, commit)
-    }
-}
-
-impl tidings_streams::Store for Stuck {
-    fn find<'a>(&'a self, key: &'a StreamKey) -> BoxFuture<'a, Result<Option<Found>, StoreError>> {
-        tidings_streams::Store::find(&self.store, key)
-    }
-
-    fn due(
-        &self,
-        owner: Owner,
-        now: Timestamp,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<StreamKey>, StoreError>> {
-        self.store.due(owner, now, limit)
-    }
-
-    fn list<'a>(
-        &'a self,
-        project: &'a ProjectId,
-        prefix: &'a str,
-        after: Option<&'a StreamId>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<(StreamId, Found)>, StoreError>> {
-        self.store.list(project, prefix, after, limit)
-    }
-
-    fn sessions<'a>(&'a self, project: &'a ProjectId) -> BoxFuture<'a, Result<usize, StoreError>> {
-        self.store.sessions(project)
-    }
-
-    fn retained<'a>(
-        &'a self,
-        after: Option<&'a StreamKey>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<Vec<StreamKey>, StoreError>> {
-        self.store.retained(after, limit)
+        let is_refused = operations.iter().any(is_stuck);
+        Box::pin(std::future::ready(if is_refused { Err(StoreError::NoSpace) } else { Ok(()) }))
     }
 }
 
@@ -623,56 +536,19 @@ async fn let_happen(meanwhile: &Meanwhile) {
     }
 }
 
-impl Logs for Interrupted {
-    fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
-        self.store.reserve()
+impl StandIn for Interrupted {
+    type Store = Memory<Catalog>;
+
+    fn store(&self) -> &Memory<Catalog> {
+        &self.store
     }
 
-    fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
-        self.store.status(log)
+    fn before_commit<'a>(&'a self, _: &'a [Operation]) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(let_happen(&self.before_commit).map(Ok))
     }
 
-    fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
-        Box::pin(async move {
-            let_happen(&self.before_read).await;
-            self.store.read(log, span).await
-        })
-    }
-
-    fn accepting(&self) -> Result<(), StoreError> {
-        self.store.accepting()
-    }
-}
-
-impl Commits<SessionTable> for Interrupted {
-    fn commit(&self, commit: Commit<Change>) -> BoxFuture<'_, Result<Committed, CommitError<Declined>>> {
-        Box::pin(async move {
-            let_happen(&self.before_commit).await;
-            Commits::<SessionTable>::commit(&self.store, commit).await
-        })
-    }
-}
-
-impl Store for Interrupted {
-    fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>> {
-        Store::source(&self.store, log)
-    }
-
-    fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>> {
-        Store::session(&self.store, log)
-    }
-
-    fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>> {
-        Store::behind(&self.store)
-    }
-
-    fn lapsed(
-        &self,
-        source: LogId,
-        now: Timestamp,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>> {
-        Store::lapsed(&self.store, source, now, limit)
+    fn before_read(&self) -> BoxFuture<'_, ()> {
+        Box::pin(let_happen(&self.before_read))
     }
 }
 
