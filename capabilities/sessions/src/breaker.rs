@@ -1,37 +1,37 @@
-//! The circuit breaker of a source: when deliveries during a publish fail again and again, they are left to the
-//! follower for a while, so that publishing stays quick.
+//! Circuit breaker of a source. When fan-outs during publishes keep failing, publishes leave delivery to the follower
+//! for a while, so that publishing stays fast.
 
 use std::time::Duration;
 
 use tidings_model::Timestamp;
 
-/// When a circuit opens, and for how long.
+/// Thresholds of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerOptions {
-    /// So many fan-outs with failures, one after the other, open it.
+    /// Consecutive fan-outs with failures after which the circuit opens.
     pub failures: u32,
-    /// So long after the last failure one fan-out is tried again.
+    /// Time after the last failure until one fan-out is tried again.
     pub recovery: Duration,
 }
 
-/// The state of one source's circuit. In memory only: a restart closes it.
+/// State of one source's circuit breaker. It is kept in memory only: a restart closes the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breaker {
-    /// Fan-out goes on; so many of the last ones had failures.
+    /// Publishes fan out inline.
     Closed {
-        /// How many, one after the other.
+        /// Consecutive fan-outs with failures so far.
         failures: u32,
     },
-    /// There is none.
+    /// Publishes do not fan out inline.
     Open {
-        /// When the last failure was.
+        /// Time of the last failure.
         since: Timestamp,
     },
-    /// One is being tried.
+    /// One fan-out is being tried.
     HalfOpen {
-        /// When the last failure was.
+        /// Time of the last failure.
         since: Timestamp,
-        /// Since when it is being tried. If nothing is heard of it, somebody else tries.
+        /// Start of the trial. If no result is recorded within the recovery time, another fan-out is tried.
         trial: Timestamp,
     },
 }
@@ -42,19 +42,20 @@ impl Default for Breaker {
     }
 }
 
-/// Whether a fan-out may be made.
+/// Answer to whether a publish may fan out inline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// It may.
+    /// The publish may fan out.
     Granted,
-    /// It may, to see whether things are better.
+    /// The publish may fan out as a trial of whether deliveries succeed again.
     Trial,
-    /// It may not.
+    /// The publish must not fan out.
     Denied,
 }
 
 impl Breaker {
-    /// Asks whether a fan-out may be made now. A trial must be [recorded](Self::record) or [abandoned](Self::abandon).
+    /// Returns whether a fan-out may be made now. A trial must be [recorded](Self::record) or
+    /// [abandoned](Self::abandon).
     pub fn ask(&mut self, now: Timestamp, options: BreakerOptions) -> Permission {
         match *self {
             Self::Closed { .. } => Permission::Granted,
@@ -70,7 +71,7 @@ impl Breaker {
         }
     }
 
-    /// What came of a fan-out.
+    /// Records the outcome of a fan-out: the number of sessions reached and the number that failed.
     pub fn record(&mut self, successes: usize, failures: usize, now: Timestamp, options: BreakerOptions) {
         *self = match *self {
             _ if failures == 0 => Self::default(),
@@ -82,19 +83,19 @@ impl Breaker {
         };
     }
 
-    /// A fan-out that was permitted was not made after all.
+    /// Gives a permission back: the permitted fan-out was not made.
     pub fn abandon(&mut self) {
         if let Self::HalfOpen { since, .. } = *self {
             *self = Self::Open { since };
         }
     }
 
-    /// Whether fan-out goes on.
+    /// Whether the circuit is closed, so that publishes fan out inline.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed { .. })
     }
 
-    /// Whether it has nothing to remember.
+    /// Whether the breaker is in its default state and need not be kept.
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }

@@ -1,9 +1,9 @@
-//! The contract suite of sessions: what every store that keeps them must do, as tests that each store runs on itself.
+//! Contract suite of sessions: tests that every store of sessions runs on itself.
 //!
-//! A store implements [`Fixture`] for its tests and calls [`sessions_contract!`](crate::sessions_contract) with a function
-//! that makes an empty one. It holds streams as well: a session is a stream, and what is known of it ends with it.
-//! Stores that hold tables in memory may use [`StreamsAndSessions`] as their catalog. Each promise writes, has the store
-//! opened again if it can be, and asks.
+//! A store implements [`Fixture`] for its tests and calls [`sessions_contract!`](crate::sessions_contract) with a
+//! function that creates an empty fixture. The store holds streams as well, because a session is a stream and ends with
+//! it. Stores that hold tables in memory may use [`StreamsAndSessions`] as their catalog. Each test writes, reopens the
+//! store if that is possible, and checks what it reads.
 
 mod catalog;
 mod delivery;
@@ -27,7 +27,7 @@ pub use endings::*;
 
 use crate::table::{Change, Declined, Expected, Is, Store};
 
-/// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
+/// Generates a `#[tokio::test]` for each promise, on an empty fixture from `$make`.
 #[macro_export]
 macro_rules! sessions_contract {
     ($make:expr) => {
@@ -58,9 +58,9 @@ macro_rules! sessions_contract {
     };
 }
 
-// What the promises are told with.
+// Helpers of the tests.
 
-/// Answers are short enough to be given whole.
+/// Limit that no answer of the tests reaches.
 const ALL: usize = 10_000;
 
 fn key(name: &str) -> StreamKey {
@@ -131,14 +131,14 @@ fn creation(log: LogId, name: &str, stream: Stream) -> Commit<Change> {
     Commit::new().with(Operation::create(log)).changing(Change::Streams(create))
 }
 
-/// Creates a stream that anybody may append to.
+/// Creates a stream that any client may append to.
 async fn source(store: &impl Store, name: &str) -> LogId {
     let log = reserve(store).await;
     commit(store, creation(log, name, stream(log, Owner::Clients, None))).await.expect("the name is free");
     log
 }
 
-/// Begins a session that hears a source, as one commit.
+/// Commit that creates a session subscribed to a source.
 fn beginning(log: LogId, name: &str, expires_at: Timestamp, source: LogId) -> Commit<Change> {
     creation(log, name, stream(log, Owner::Session, Some(expires_at))).changing(subscribe(
         log,
@@ -154,7 +154,7 @@ async fn session(store: &impl Store, name: &str, expires_at: Timestamp, source: 
     log
 }
 
-/// Ends a stream and its log.
+/// Deletes a stream and its log.
 async fn end(store: &impl Store, name: &str, log: LogId) {
     let removal = tidings_streams::Change::Remove { key: key(name), log, cause: Cause::Deleted };
     let ends = Commit::new().with(Operation::Delete(log)).changing(Change::Streams(removal));
@@ -166,13 +166,13 @@ fn append(log: LogId, position: Position) -> Append {
     Append { positions: Positions::Given(vec![position]), ..append }
 }
 
-/// The sources that a session hears.
+/// Sources that a session is subscribed to.
 async fn heard(store: &impl Store, session: LogId) -> Option<Vec<LogId>> {
     let session = store.session(session).await.expect("an answer")?;
     Some(session.subscriptions().map(|subscription| subscription.source).collect())
 }
 
-/// The sessions that hear a source.
+/// Sessions that are subscribed to a source.
 async fn hearing(store: &impl Store, source: LogId) -> Option<Vec<LogId>> {
     let source = store.source(source).await.expect("an answer")?;
     Some(source.targets.iter().collect())
@@ -185,10 +185,9 @@ async fn lapsed(store: &impl Store, source: LogId, second: u64) -> Vec<LogId> {
     logs
 }
 
-// The promises about subscriptions. Those about what reaches subscribers are in `delivery`, those about what ends in
-// `endings`.
+// Tests of subscriptions. Tests of delivery are in `delivery`, tests of endings in `endings`.
 
-/// A subscription is there when its commit returns: in the row of the session and in that of the source.
+/// A subscription is visible when its commit returns: in the row of the session and in that of the source.
 pub async fn a_subscription_is_seen_from_both_sides(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let sources = [source(store, "news").await, source(store, "sports").await];
@@ -208,7 +207,7 @@ pub async fn a_subscription_is_seen_from_both_sides(mut fixture: impl Fixture<St
     }
 }
 
-/// A source that nobody hears any more is none.
+/// The row of a source is removed with its last subscription.
 pub async fn a_subscription_that_ends_is_seen_from_neither_side(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let source = source(store, "news").await;
@@ -227,7 +226,7 @@ pub async fn a_subscription_that_ends_is_seen_from_neither_side(mut fixture: imp
     assert_eq!(change(store, Change::Expect { source, expected: Expected::Nobody }).await, Ok(()));
 }
 
-/// The form of records is known by their positions, also when the subscription has ended.
+/// The envelope setting of a record is known by its position, even after the subscription has ended.
 pub async fn what_was_delivered_is_shown_as_it_was(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let source = source(store, "news").await;
@@ -249,7 +248,7 @@ pub async fn what_was_delivered_is_shown_as_it_was(mut fixture: impl Fixture<Sto
     }
 }
 
-/// When one change of a commit is refused, neither its other changes nor its operations hold.
+/// When one change of a commit is refused, none of its other changes and operations take effect.
 pub async fn a_refused_change_leaves_no_trace(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let source = source(store, "news").await;
@@ -269,7 +268,7 @@ pub async fn a_refused_change_leaves_no_trace(mut fixture: impl Fixture<Store: S
     assert_eq!(store.status(log).await, Err(ReadError::NoSuchLog(log)));
 }
 
-/// When a log refuses an operation of a commit, no change of it holds.
+/// When a log refuses an operation of a commit, none of its changes take effect.
 pub async fn a_refused_operation_leaves_no_trace(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let source = source(store, "news").await;
@@ -283,7 +282,7 @@ pub async fn a_refused_operation_leaves_no_trace(mut fixture: impl Fixture<Store
     assert_eq!(hearing(store, source).await, None);
 }
 
-/// Two first subscriptions that are under way at the same time do not both begin the session.
+/// Two concurrent first subscriptions do not both create the session.
 pub async fn of_two_who_begin_a_session_one_wins(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let sources = [source(store, "news").await, source(store, "sports").await];

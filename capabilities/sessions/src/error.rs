@@ -3,45 +3,45 @@ use tidings_streams::{ContentType, StreamError};
 
 use crate::Declined;
 
-/// Why something could not be done with a session. The message is fit for the client.
+/// Error of an operation on a session. The message may be shown to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// There is no such session.
+    /// The session does not exist.
     #[error("there is no such session")]
     NotFound,
-    /// The source of a subscription is not there.
+    /// The stream to subscribe to does not exist.
     #[error("there is no such stream to subscribe to")]
     SourceNotFound,
-    /// The id of a session is that of a stream which is none.
+    /// The session id is the id of a stream that is not a session.
     #[error("the session's id is that of a stream which is not a session")]
     NotASession,
-    /// The source is itself a session.
+    /// The stream to subscribe to is itself a session.
     #[error("a session cannot be subscribed to")]
     SourceIsSession,
-    /// What the session has is of another kind.
+    /// The session and the source have different content types.
     #[error("the session has {session}, and the stream has {source_type}")]
     ContentTypeMismatch {
-        /// What the session has.
+        /// Content type of the session.
         session: ContentType,
-        /// What the source has.
+        /// Content type of the source.
         source_type: ContentType,
     },
-    /// Envelopes are JSON.
+    /// Envelopes were requested for a source that is not JSON.
     #[error("only records of a stream of application/json can be shown in envelopes")]
     EnvelopeNeedsJson,
-    /// Only fan-out appends to the stream of a session.
+    /// A client tried to append to a session's stream. Only fan-out may do that.
     #[error("only what a session subscribes to is appended to its stream")]
     SessionStream,
-    /// The session hears as much as it may, or the source is heard by as many as it may.
+    /// A limit on subscriptions is reached, of the session or of the source.
     #[error("{0}")]
     TooMany(Declined),
-    /// The project has as many sessions as it may.
+    /// The project has reached its limit of sessions.
     #[error("the project has {0} sessions, as many as it may")]
     TooManySessions(usize),
-    /// Others changed the same at the same time, again and again.
+    /// Every attempt collided with a concurrent change.
     #[error("others are changing this; try again")]
     Contended,
-    /// A stream could not.
+    /// The operation failed on the underlying stream.
     #[error(transparent)]
     Stream(#[from] StreamError),
 }

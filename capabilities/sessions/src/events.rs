@@ -1,4 +1,4 @@
-//! What happens to sessions, counted.
+//! Metrics of sessions.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const DELIVERIES: Name = Name {
     help: "Records delivered to sessions, by path (publish or follower).",
 };
 
-/// Counters of all events.
+/// Counters and histograms of all session events.
 pub(crate) struct Events {
     metrics: Metrics,
     pub(crate) fanout: Event,
@@ -25,13 +25,13 @@ pub(crate) struct Events {
     pub(crate) cleanup: Event,
     pub(crate) publish: Event,
     pub(crate) cleaned: Cleaned,
-    /// Records that publishes have put into sessions.
+    /// Records delivered to sessions by publishes.
     pub(crate) delivered_inline: Counter,
-    /// Records that the follower has put into sessions.
+    /// Records delivered to sessions by the follower.
     pub(crate) delivered_later: Counter,
 }
 
-/// One kind of event: how often, and how long it took.
+/// Count and duration of one kind of event.
 pub(crate) struct Event {
     count: Counter,
     time: Histogram,
@@ -46,14 +46,14 @@ impl Event {
         }
     }
 
-    /// It has happened, and took so long.
+    /// Counts one event and records its duration.
     pub(crate) fn took(&self, time: Duration) {
         self.count.count();
         self.time.observe_time(time);
     }
 }
 
-/// What clean-ups did.
+/// Counters of what clean-up removed.
 pub(crate) struct Cleaned {
     pub(crate) expired: Counter,
     pub(crate) streams: Counter,
@@ -89,7 +89,7 @@ impl Events {
         }
     }
 
-    /// A publish has failed. The kind is one of a few.
+    /// Counts a failed publish. `kind` is a metric label and must come from a small fixed set.
     pub(crate) fn publish_failed(&self, kind: &'static str) {
         let labels = [("category", "publish_error"), ("event", "publish_error"), ("error", kind)];
         self.metrics.counter(EVENTS, &labels).count();

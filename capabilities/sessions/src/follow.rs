@@ -1,8 +1,8 @@
-//! What publishes left to later, delivered in order, each session once, by the engine's [`Follower`].
+//! Delivery of records that publishes left to the engine's [`Follower`]: in order, to each session exactly once.
 //!
-//! What is left of a source is what lies between its stored cursor and its tail. A batch is some of its records for all who
-//! hear it. Each commit puts the records into some sessions and moves the cursor, so a batch for many takes several: the
-//! cursor then says which sessions have got it.
+//! The backlog of a source is the records between its stored cursor and its tail. A batch is a range of these records
+//! for all subscribers of the source. Each commit adds the records to some of the sessions and moves the cursor, so a
+//! batch for many sessions takes several commits. In between, the cursor tells which sessions already have the batch.
 //!
 //! [`Follower`]: tidings_engine::follow::Follower
 
@@ -18,19 +18,19 @@ use tidings_streams::Hold;
 use crate::table::{Change, Cursor, Progress};
 use crate::{Declined, SessionError, Sessions, Store, Table, Targets};
 
-/// References that one commit makes at most, unless a single record has more targets.
+/// Maximum references made by one commit, unless a single record has more targets.
 const REFERENCES: usize = 64 * 1024;
-/// Bytes of records that one commit refers to; a single larger one is delivered all the same.
+/// Maximum bytes of records that one commit refers to. A single larger record is delivered all the same.
 const BYTES: usize = limits::READ_CHUNK_BYTES;
 
 impl Sessions {
-    /// Delivers what publishes left to later, for ever.
+    /// Runs the follower. Never returns.
     pub async fn follow(self) {
         self.follower.run(&self, &*self.clock).await;
     }
 
-    /// Tells the follower of all that is left. Whoever leaves something tells it; but a publisher that stops waiting while
-    /// its commit is made does not.
+    /// Notifies the follower of every source with a backlog. A publish normally notifies it directly, but not when the
+    /// publisher is cancelled while its commit is being made.
     pub async fn look_for_more(&self) -> Result<(), SessionError> {
         self.follower.look_for_more(self).await
     }
@@ -40,7 +40,7 @@ impl Sessions {
         self.follower.is_at_rest()
     }
 
-    /// Gives part of a batch to its targets, and moves the cursor.
+    /// Delivers part of a batch to its targets and moves the cursor, in one commit.
     async fn give(
         &self,
         source: LogId,
@@ -62,7 +62,7 @@ impl Sessions {
         Ok(Delivered::Yes)
     }
 
-    /// Counts what a commit gave to so many targets, and removes those that are not there.
+    /// Counts the deliveries of a commit to `count` targets and unsubscribes those that no longer exist.
     async fn delivered(&self, source: LogId, batch: &DeliveryBatch, count: usize, committed: Committed) {
         for outcome in committed.outcomes {
             if let Outcome::Referred(referred) = outcome {
@@ -73,7 +73,7 @@ impl Sessions {
         }
     }
 
-    /// As many as a commit may have, in whole units.
+    /// Maximum targets of one commit, rounded down to whole units of `fanout_queue_batch_size`.
     fn targets_per_commit(&self) -> usize {
         let most = self.options.targets_per_commit.clamp(1, limits::TARGETS_PER_COMMIT);
         let unit = self.options.fanout_queue_batch_size.clamp(1, most);
@@ -99,21 +99,22 @@ impl Work for Sessions {
         let Some(source) = self.heard_source(log).await? else { return Ok(None) };
         let Progress::Following { cursor, late } = &source.progress else { return Ok(None) };
         let (cursor, version) = (*cursor, source.version);
-        // Whoever comes when the records of a batch are there need not hear them. So it is worked out again for no more than
-        // it had, and this ends; unless the last subscriber has gone meanwhile and somebody else has come, later.
+        // Sessions that subscribe after the records of a batch were appended need not receive them. A stale batch is
+        // therefore recomputed only up to its previous end, so that this loop terminates, unless the last subscriber
+        // left in the meantime and another one subscribed at a later position.
         let most = stale.map(|batch| batch.through).filter(|through| *through > cursor.done);
         let most = most.unwrap_or(Position::MAX);
         let first_late = late.values().copied().min().unwrap_or(Position::MAX);
         let late: Vec<LogId> = late.keys().copied().collect();
         let targets = source.targets.clone();
-        // Whoever changes it meanwhile need not make a copy.
+        // Releases the row, so that a concurrent change need not copy it.
         drop(source);
         let count = targets.len().min(self.targets_per_commit()).max(1);
         let span = Span { bytes: BYTES, records: (REFERENCES / count).max(1), ..Span::after(cursor.done) };
         let span = match cursor.is_at_rest() {
-            // Those who came later begin to hear where a batch ends.
+            // A batch must end where a late subscriber starts to receive records.
             true => Span { through: first_late.min(most), ..span },
-            // What some have got is what all get.
+            // Some sessions already have this batch, so the others must receive exactly the same records.
             false => Span { through: cursor.through, bytes: usize::MAX, records: usize::MAX, ..span },
         };
         let Some(extent) = follow::read_extent(&*self.store, log, span).await? else { return Ok(None) };
@@ -134,27 +135,27 @@ impl Work for Sessions {
 
 impl MovesCursor for Change {
     fn is_stale(refusal: &Declined) -> bool {
-        // Somebody has come who has to hear it, or the source has gone.
+        // A session that must receive these records has subscribed, or the source is gone.
         matches!(refusal, Declined::Moved)
     }
 }
 
-/// Some records of a source, for those of its subscribers who have not got them.
+/// A range of records of a source, for the subscribers that do not have them yet.
 pub struct DeliveryBatch {
-    /// Where the follower is.
+    /// Position of the follower when the batch was computed.
     cursor: Cursor,
-    /// The source's subscribers as they were.
+    /// Version of the source's subscribers when the batch was computed.
     version: u64,
     targets: Targets,
-    /// Those among them who came later than the records.
+    /// Subscribers among `targets` that subscribed after the records were appended. Sorted.
     late: Vec<LogId>,
-    /// The last record.
+    /// Position of the last record.
     through: Position,
-    /// How many records there are.
+    /// Number of records.
     records: usize,
 }
 
-/// Part of a batch, for as many as one commit can have.
+/// Part of a batch that fits into one commit.
 struct Delivery {
     was: Cursor,
     now: Cursor,
@@ -162,7 +163,7 @@ struct Delivery {
 }
 
 impl DeliveryBatch {
-    /// In the order of the subscribers' logs.
+    /// Splits the batch into deliveries, in the order of the subscribers' log ids.
     fn deliveries(&self, targets_per_commit: usize) -> impl Iterator<Item = Delivery> + '_ {
         let mut next = Some(self.cursor);
         std::iter::from_fn(move || {
@@ -183,11 +184,11 @@ impl DeliveryBatch {
     }
 }
 
-/// Keeps what the follower has not delivered yet, whatever its source keeps.
+/// Retention hold: keeps records that the follower has not delivered yet, whatever the source's retention.
 pub struct Undelivered(Arc<dyn Store>);
 
 impl Undelivered {
-    /// For the sources of a store.
+    /// Creates a hold on the sources of a store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self(store)
     }

@@ -1,15 +1,16 @@
-//! Sessions: streams that fill themselves from the streams a session subscribes to.
+//! Sessions: streams that are filled from the streams a session subscribes to.
 //!
-//! Whoever publishes writes a record once, to a source. Each session that subscribes to it gets a reference to the record
-//! in its own stream, which its client reads as any stream. Read [`Sessions`] (the handle), then the verbs: [`subscribe`]
-//! with its opposite, [`publish`] (append and fan out), [`follow`] (what a publish leaves to later) and [`life`] (look,
-//! touch, delete, expire); then [`breaker`] (when a publish leaves it to later because it keeps failing) and [`table`]
-//! (what is stored, and the contract a store keeps for it).
+//! A publisher writes a record once, to a source. Each session that subscribes to the source gets a reference to the
+//! record in its own stream, which its client reads like any stream. Read [`Sessions`] (the handle), then the
+//! operations: [`subscribe`] (and unsubscribe), [`publish`] (append and fan out), [`follow`] (deliver what a publish
+//! left for later) and [`life`] (describe, touch, delete, expire); then [`breaker`] (stops inline fan-out that keeps
+//! failing) and [`table`] (the stored state, and the contract of a store).
 //!
-//! Invariants: a record's references and the progress of its source's fan-out are one commit, so that nothing is delivered
-//! twice and nothing is lost. Nothing overtakes: while the follower has something left of a source, all that comes to it
-//! is the follower's. A session, its stream and its subscriptions end in one commit.
-//! Not here: headers, status codes, envelopes as they are written (`api`); records and their order (`engine::log`).
+//! Invariants: the references to a record and the fan-out progress of its source change in one commit, so nothing is
+//! delivered twice and nothing is lost. Records are delivered in order: while the follower has a backlog for a source,
+//! every new record of that source is delivered by the follower. A session, its stream and its subscriptions end in one
+//! commit.
+//! Not here: headers, status codes and the encoding of envelopes (`api`); records and their order (`engine::log`).
 
 pub mod breaker;
 #[cfg(any(test, feature = "contract-suite"))]

@@ -1,4 +1,4 @@
-//! What is known of a session, and how it lives on or ends.
+//! Life cycle of a session: describe, touch, delete, expire.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,40 +12,41 @@ use tidings_streams::{ContentType, Ended, Found, Owner, Stream, StreamError, Str
 use crate::table::{Change, Session};
 use crate::{SessionError, Sessions};
 
-/// How many sessions are ended at the same time, so that they share commits.
+/// Maximum sessions ended concurrently, so that they share commits.
 const ENDED_AT_A_TIME: usize = 64;
 
-/// What is known of a session.
+/// Description of a session.
 #[derive(Clone, Debug)]
 pub struct Described {
-    /// When it expires if nobody uses it.
+    /// When the session expires if it is not used.
     pub expires_at: Timestamp,
-    /// What its records are.
+    /// Content type of the session's records.
     pub content_type: ContentType,
-    /// What it hears, in the order in which it began to.
+    /// Subscriptions in the order they were made: the source, when it was subscribed to, and whether its records are
+    /// shown in envelopes.
     pub subscriptions: Vec<(StreamId, Timestamp, bool)>,
 }
 
-/// What a clean-up did.
+/// Result of a clean-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanedUp {
-    /// Sessions that had expired, and their streams.
+    /// Expired sessions that were ended, with their streams.
     pub expired: usize,
-    /// Subscriptions that went with them.
+    /// Subscriptions that ended with these sessions.
     pub subscriptions: usize,
 }
 
-/// Whether subscribers of a source had expired.
+/// Whether a source had expired subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lapsed {
-    /// None had.
+    /// No subscriber had expired.
     None,
-    /// Some had, and have ended or live on.
+    /// Some subscribers had expired. They have been ended, or were renewed in the meantime.
     Some,
 }
 
 impl Sessions {
-    /// What is known of a session. Does not renew it.
+    /// Describes a session without renewing it.
     pub async fn describe(&self, key: &StreamKey) -> Result<Described, SessionError> {
         let found = self.found(key).await?;
         let row = self.store.session(found.stream.log).await?.ok_or(SessionError::NotFound)?;
@@ -56,7 +57,7 @@ impl Sessions {
         })
     }
 
-    /// Keeps a session alive. Tells when it expires now.
+    /// Renews a session and returns when it now expires.
     pub async fn touch(&self, key: &StreamKey) -> Result<Timestamp, SessionError> {
         let began = self.clock.elapsed();
         let found = self.found(key).await?;
@@ -78,8 +79,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends sessions whose time is over, each with its stream and its subscriptions in one commit. One that cannot be ended
-    /// does not keep the others; the error is that of the last.
+    /// Ends expired sessions, each with its stream and its subscriptions in one commit. A session that cannot be ended
+    /// does not stop the others; the error returned is that of the last one that failed.
     pub async fn clean_up(&self) -> Result<CleanedUp, SessionError> {
         let began = self.clock.elapsed();
         self.streams.keep_heard().await;
@@ -96,7 +97,7 @@ impl Sessions {
                 return Ok(cleaned);
             }
             let end = |(key, stream): (StreamKey, Arc<Stream>)| async move {
-                // What goes with a session is only known before it goes.
+                // The subscriptions can be counted only before the session ends.
                 let row = self.store.session(stream.log).await?;
                 let subscriptions = row.map_or(0, |row| row.subscriptions().count());
                 let ended = self.streams.end_expired(&key, &stream).await?;
@@ -119,14 +120,14 @@ impl Sessions {
                     }
                 }
             }
-            // Those that failed are found again, before others whose time was over later.
+            // Failed sessions are found again, ahead of sessions that expired later. Stop when only failures are left.
             if let Some(error) = failed.filter(|_| !others) {
                 return Err(error);
             }
         }
     }
 
-    /// Ends subscribers of a source that have expired and that nobody reads, many in one commit.
+    /// Ends expired subscribers of a source that no client is reading, many in one commit.
     pub(crate) async fn end_lapsed(&self, source: LogId) -> Result<Lapsed, SessionError> {
         let mut seen = Lapsed::None;
         loop {
@@ -146,7 +147,7 @@ impl Sessions {
             for (_, log) in &ended {
                 self.count_ended(subscriptions.get(log).copied().unwrap_or(0));
             }
-            // Those that are left live on, or somebody else has ended them.
+            // The remaining sessions were renewed, or a concurrent call has ended them.
             if ended.is_empty() {
                 return Ok(seen);
             }
@@ -169,7 +170,7 @@ impl Sessions {
     }
 }
 
-/// A session that went meanwhile is not there.
+/// Maps the error of a stream that ended in the meantime to [`SessionError::NotFound`].
 fn gone(error: impl Into<SessionError>) -> SessionError {
     match error.into() {
         SessionError::Stream(StreamError::NotFound | StreamError::Gone) => SessionError::NotFound,

@@ -1,10 +1,10 @@
-//! Appending to a source, and from there into the sessions that hear it.
+//! Publishing: an append to a source and the fan-out to its subscribers.
 //!
-//! Every append to a stream comes through here, whoever makes it; for a stream that nobody subscribes to, that is one
-//! lookup more. With few subscribers the references are in the commit of the append. With many, or while the follower still
-//! has something to deliver, or while the circuit is open, they are left to the [follower](crate::follow): the record
-//! lies behind its cursor, which is the durable hand-over. Which of both holds is in the source's row, and each commit says
-//! what it rests on ([`Change::Expect`], or a change from one to the other together with the tail).
+//! Every append to a stream goes through here; for a stream without subscribers this costs one more lookup. With few
+//! subscribers, the references are part of the append's commit. With many subscribers, while the follower has a
+//! backlog, or while the circuit is open, delivery is left to the [follower](crate::follow): the record lies after the
+//! follower's cursor, which makes the hand-over durable. The source's row stores which of the two modes applies, and
+//! each commit states the mode it relies on ([`Change::Expect`]) or switches the mode on condition of the tail.
 
 use std::sync::Arc;
 
@@ -24,25 +24,25 @@ use crate::subscribe::ATTEMPTS;
 use crate::table::{Change, Expected, Progress};
 use crate::{Declined, SessionError, Sessions, Source};
 
-/// An append that holds, and what came of its fan-out.
+/// A durable append and the outcome of its fan-out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The append.
     pub appended: Appended,
-    /// The fan-out.
+    /// Outcome of the fan-out.
     pub fanout: Fanout,
 }
 
-/// What came of a fan-out while the publisher waited.
+/// Outcome of a fan-out at the time the publish returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fanout {
-    /// Who made it.
+    /// How the record is delivered.
     pub mode: Mode,
-    /// How many sessions subscribe.
+    /// Sessions subscribed to the source.
     pub count: usize,
-    /// How many have it.
+    /// Sessions the record was delivered to.
     pub successes: usize,
-    /// How many could not be given it.
+    /// Sessions the record could not be delivered to.
     pub failures: usize,
 }
 
@@ -52,21 +52,21 @@ impl Fanout {
     }
 }
 
-/// How a record reaches the sessions.
+/// How a record is delivered to sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// With the append.
+    /// In the commit of the append.
     Inline,
-    /// By the follower, because there are many, or because it has more to deliver.
+    /// By the follower, because there are many subscribers or the follower has a backlog.
     Queued,
-    /// By the follower, because deliveries have failed.
+    /// By the follower, because the circuit is open.
     CircuitOpen,
-    /// Not at all: there are many, and the operator does not want the follower to do it.
+    /// Not at all: there are too many subscribers for inline fan-out, and the operator has disabled the queue.
     Skipped,
 }
 
 impl Mode {
-    /// Its name on the wire.
+    /// Name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inline => "inline",
@@ -77,39 +77,39 @@ impl Mode {
     }
 }
 
-/// How often a publish tries to deliver by itself when the subscribers change meanwhile. Then it leaves that to the
-/// follower, who does not mind.
+/// Attempts to fan out inline while the subscribers change concurrently. After that, delivery is left to the follower,
+/// which tolerates such changes.
 const INLINE_ATTEMPTS: usize = 4;
 
-/// Whether a publish has been declined too often to deliver by itself.
+/// Whether a publish has used up its attempts to fan out inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hurry {
     Yes,
     No,
 }
 
-/// How one attempt is made.
+/// Plan for one attempt to append and fan out.
 struct Attempt {
     mode: Mode,
-    /// Where the source stands, and where that leaves it.
+    /// Delivery mode that the commit expects of the source or switches it to.
     step: Step,
-    /// Whether the breaker waits to hear how it went.
+    /// Whether the breaker granted this attempt and must be told its outcome.
     asked: bool,
 }
 
-/// What a commit changes of how a source's records reach its subscribers.
+/// What a commit expects or changes of a source's delivery mode.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Nothing: it is so.
+    /// The mode stays as it is.
     Stay(Expected),
-    /// From now on the follower delivers.
+    /// The follower delivers from now on.
     ToFollower,
-    /// The follower has nothing left, and is not needed from now on.
+    /// The follower has no backlog; publishes deliver inline from now on.
     FromFollower { version: u64 },
 }
 
 impl Sessions {
-    /// Appends to a source and lets its subscribers hear it. Once the append is durable it has succeeded, whatever becomes
+    /// Appends to a source and fans out to its subscribers. Succeeds once the append is durable, whatever the outcome
     /// of the fan-out.
     pub async fn publish(&self, key: &StreamKey, request: &AppendRequest) -> Result<Published, SessionError> {
         let began = self.clock.elapsed();
@@ -122,7 +122,7 @@ impl Sessions {
         published
     }
 
-    /// The same for whoever appends to a stream.
+    /// Appends and fans out like [`publish`](Self::publish), without counting a publish event.
     pub async fn append(&self, key: &StreamKey, request: &AppendRequest) -> Result<Published, SessionError> {
         let mut trims = true;
         for attempt in 0..ATTEMPTS {
@@ -144,7 +144,7 @@ impl Sessions {
             };
             match outcome {
                 Ok(Some(published)) => return Ok(published),
-                // Somebody was quicker.
+                // A concurrent change interfered; try again.
                 Ok(None) => {}
                 Err(SessionError::Stream(StreamError::Contended)) if trims => trims = false,
                 Err(error) => return Err(error),
@@ -153,8 +153,8 @@ impl Sessions {
         Err(SessionError::Contended)
     }
 
-    /// What is known of a log as a source. Of its subscribers those that have expired are ended before: they do not count, and
-    /// nothing is delivered to them.
+    /// Looks up a log as a source. Expired subscribers are ended first, so that they are not counted and nothing is
+    /// delivered to them.
     pub(crate) async fn heard_source(&self, log: LogId) -> Result<Option<Arc<Source>>, SessionError> {
         let Some(source) = self.store.source(log).await? else { return Ok(None) };
         if self.end_lapsed(log).await? == Lapsed::None {
@@ -163,7 +163,7 @@ impl Sessions {
         Ok(self.store.source(log).await?)
     }
 
-    /// Appends to what nobody subscribes to, or what only closes.
+    /// Appends to a stream without subscribers, or only closes a stream.
     async fn append_alone(
         &self,
         found: &Found,
@@ -173,7 +173,7 @@ impl Sessions {
         let adds = prepared.adds();
         let mut commit = with_own(prepared.commit.clone());
         if adds {
-            // A subscriber that comes meanwhile must hear it.
+            // If a session subscribes concurrently, the commit is refused and retried with fan-out.
             commit = commit.changing(Change::Expect { source: log, expected: Expected::Nobody });
         }
         let committed = self.store.commit(commit).await;
@@ -181,7 +181,7 @@ impl Sessions {
             return Ok(None);
         }
         let appended = prepared.finish(of_streams(committed)?)?;
-        // What was added had nobody to hear it, as the commit says; what only closes may have.
+        // The commit ensures that there were no subscribers for added records. A close may have had some.
         let count = match adds {
             true => 0,
             false => self.heard_source(log).await?.map_or(0, |source| source.targets.len()),
@@ -206,7 +206,7 @@ impl Sessions {
                 commit = commit.with(Refer { of: Of::Append(0), into: piece.clone() });
             }
         }
-        // Whoever changes it meanwhile need not make a copy.
+        // Releases the row, so that a concurrent change need not copy it.
         drop(source);
         let began = self.clock.elapsed();
         let committed = self.store.commit(commit).await;
@@ -214,7 +214,7 @@ impl Sessions {
         let referred = committed.as_ref().ok().map(Referral::of);
         let moved = match &committed {
             Err(CommitError::Declined(Declined::Moved)) => true,
-            // The tail was only named to change how records reach subscribers.
+            // Without a tail condition in the request, the tail was checked only for the mode switch.
             Err(CommitError::Refused(Refusal::TailMoved { .. })) => expected_tail.is_none(),
             _ => false,
         };
@@ -227,7 +227,7 @@ impl Sessions {
         };
         let (Some(appended), Some(referral)) = (&appended, referred) else {
             self.abandon(log, &attempt);
-            // Nothing was appended, so nothing was fanned out: it was made before, or has to be tried again.
+            // Nothing was appended, so nothing was fanned out: the append is a duplicate, or must be tried again.
             let fanout = Fanout::left_out(Mode::Inline, count);
             return Ok(appended.map(|appended| Published { appended, fanout }));
         };
@@ -237,7 +237,7 @@ impl Sessions {
         Ok(Some(Published { appended: appended.clone(), fanout }))
     }
 
-    /// Counts what came of a fan-out, tells the breaker, and wakes the follower if it has something to do.
+    /// Counts the outcome of a fan-out, records it with the breaker, and wakes the follower if delivery is left to it.
     fn settle(
         &self,
         log: LogId,
@@ -275,7 +275,7 @@ impl Sessions {
     /// Decides how an append to a source with this tail is fanned out.
     fn plan(&self, log: LogId, source: &Source, tail: Position, hurry: Hurry) -> Attempt {
         let (count, version) = (source.targets.len(), source.version);
-        // What keeps the follower in charge, and what takes over from it or goes on without it.
+        // `follower` lets the follower deliver; `publisher`, if possible, delivers inline.
         let (follower, publisher) = match &source.progress {
             Progress::Inline => (Step::ToFollower, Some(Step::Stay(Expected::Inline { version }))),
             Progress::Following { cursor, .. } => {
@@ -288,7 +288,7 @@ impl Sessions {
         if many || hurry == Hurry::Yes {
             return left(Mode::Queued);
         }
-        // Nothing overtakes what the follower still has.
+        // A new record must not overtake the follower's backlog.
         let Some(step) = publisher else { return left(self.waiting_mode(log)) };
         if !self.options.queue && count > self.options.max_inline_fanout {
             return Attempt { mode: Mode::Skipped, step, asked: false };
@@ -304,7 +304,7 @@ impl Sessions {
         if self.with_breaker(log, |breaker| breaker.is_closed()) { Mode::Queued } else { Mode::CircuitOpen }
     }
 
-    /// Removes sessions that are not there any more. The next fan-out would find them again.
+    /// Unsubscribes sessions that no longer exist. A failure is only logged: the next fan-out finds them again.
     pub(crate) async fn remove_stale(&self, source: LogId, sessions: Vec<LogId>) {
         if sessions.is_empty() {
             return;
@@ -318,9 +318,9 @@ impl Sessions {
 }
 
 impl Step {
-    /// Adds what the commit rests on and changes.
+    /// Adds the expectation or the change to the commit, and the tail condition it needs.
     fn put(self, commit: &mut Commit<Change>, source: LogId, tail: Position) {
-        // Whoever named another tail is refused by that, or was not when it is the tail after all.
+        // A tail condition of the request is kept: if it does not name the actual tail, the commit is refused.
         let expected = match commit.operations.first_mut() {
             Some(Operation::Append(append)) => &mut append.conditions.tail,
             _ => return,
@@ -336,7 +336,7 @@ impl Step {
     }
 }
 
-/// What came of the references of a commit.
+/// Outcome of the references of a commit.
 struct Referral {
     records: usize,
     missing: Vec<LogId>,
@@ -368,7 +368,7 @@ fn with_own(commit: Commit<StreamChange>) -> Commit<Change> {
     Commit { operations, changes: changes.into_iter().map(Change::Streams).collect() }
 }
 
-/// What came of a commit in the words of streams, if it is theirs.
+/// Result of a commit in terms of streams.
 type OfStreams = Result<Committed, CommitError<StreamDeclined>>;
 
 fn of_streams(committed: Result<Committed, CommitError<Declined>>) -> Result<OfStreams, SessionError> {
@@ -381,7 +381,7 @@ fn of_streams(committed: Result<Committed, CommitError<Declined>>) -> Result<OfS
     }
 }
 
-/// The kind of an error, for those who count: few, and known in advance.
+/// Kind of an error as a metric label: one of a small fixed set.
 fn kind(error: &SessionError) -> &'static str {
     match error {
         SessionError::Stream(StreamError::NotFound | StreamError::Gone) => "not_found",

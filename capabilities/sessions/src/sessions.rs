@@ -11,7 +11,7 @@ use crate::breaker::{Breaker, BreakerOptions};
 use crate::events::Events;
 use crate::{SessionError, Store};
 
-/// The sessions of a server. Clones are the same sessions.
+/// Handle to the sessions of a server. Clones share the same state.
 #[derive(Clone)]
 pub struct Sessions {
     pub(crate) streams: Streams,
@@ -21,39 +21,40 @@ pub struct Sessions {
     pub(crate) events: Arc<Events>,
     pub(crate) follower: Follower,
     breakers: Arc<Mutex<HashMap<LogId, Breaker>>>,
-    /// Sessions of each project that are being created.
+    /// Number of sessions being created, by project.
     beginning: Arc<Mutex<HashMap<ProjectId, usize>>>,
 }
 
-/// What an operator may set.
+/// Settings of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a session lives that nobody uses.
+    /// Time after which an unused session expires. Default: 30 minutes.
     pub ttl: Duration,
-    /// Sessions in one unit when a publish delivers by itself. All that it delivers is one commit, which holds whole or not
-    /// at all, so that there is nothing to divide: it is known, and changes nothing.
+    /// Sessions per unit of an inline fan-out. The setting is accepted but has no effect: an inline fan-out is one
+    /// atomic commit. Default: 50.
     pub fanout_batch_size: usize,
-    /// With more subscribers than this a publish leaves the delivery to the follower.
+    /// Number of subscribers above which a publish leaves delivery to the follower. Default: 200.
     pub fanout_queue_threshold: usize,
-    /// Sessions that the follower delivers to in one unit of acknowledgement and retry. A commit has whole units.
+    /// Sessions per unit of the follower's deliveries. A commit contains whole units. Default: 50.
     pub fanout_queue_batch_size: usize,
-    /// Sessions that the follower delivers to in one commit at most. Only tests have a reason for fewer than can be.
+    /// Maximum sessions the follower delivers to in one commit. Only tests lower it. Default:
+    /// [`limits::TARGETS_PER_COMMIT`].
     pub targets_per_commit: usize,
-    /// Without the follower: with more subscribers than this there is no delivery.
+    /// Number of subscribers above which nothing is delivered when `queue` is off. Default: 1000.
     pub max_inline_fanout: usize,
-    /// A delivery during a publish that takes longer counts as failed.
+    /// Duration above which an inline fan-out counts as failed. Default: 10 seconds.
     pub fanout_timeout: Duration,
-    /// When publishes leave the delivery to the follower because it fails.
+    /// Thresholds of the circuit breaker. Default: opens after 5 failures, recovers after 60 seconds.
     pub breaker: BreakerOptions,
-    /// How often sessions that have expired are cleaned up.
+    /// Interval between clean-ups of expired sessions. Default: 5 minutes.
     pub cleanup_interval: Duration,
-    /// Whether a publish to many leaves the delivery to the follower.
+    /// Whether a publish to many subscribers leaves delivery to the follower. Default: true.
     pub queue: bool,
-    /// Whether the id of a session must be a UUID.
+    /// Whether a session id must be a UUID. Default: false.
     pub require_uuid: bool,
-    /// How long records are kept in a session.
+    /// How long a session keeps its records. Default: 24 hours.
     pub keep: Duration,
-    /// Sessions that a project has at most.
+    /// Maximum sessions per project. Default: [`limits::SESSIONS_PER_PROJECT`].
     pub max_per_project: usize,
 }
 
@@ -77,11 +78,11 @@ impl Default for Options {
     }
 }
 
-/// A session that is being created.
+/// Reservation for a session that is being created. Dropping it releases the reservation.
 pub(crate) struct Beginning {
     all: Arc<Mutex<HashMap<ProjectId, usize>>>,
     project: ProjectId,
-    /// How many others were being created when it began.
+    /// Other sessions of the project that were being created when this one began.
     before: usize,
 }
 
@@ -98,7 +99,7 @@ impl Drop for Beginning {
 }
 
 impl Sessions {
-    /// Sessions on these streams, which are in the same store.
+    /// Creates sessions on top of these streams, which must be in the same store.
     pub fn new(streams: Streams, store: Arc<dyn Store>, options: Options, metrics: &Metrics) -> Self {
         Self {
             clock: streams.clock().clone(),
@@ -112,8 +113,8 @@ impl Sessions {
         }
     }
 
-    /// Makes room for one more session of a project, which is there or not when this is dropped. So many requests at a time
-    /// do not make more of them than there may be.
+    /// Reserves one more session of a project until the returned guard is dropped, so that concurrent requests cannot
+    /// exceed the limit.
     pub(crate) async fn begin_one(&self, project: &ProjectId) -> Result<Beginning, SessionError> {
         let beginning = {
             let mut all = self.beginning.lock().expect("nobody panics while holding it");
@@ -130,12 +131,12 @@ impl Sessions {
         }
     }
 
-    /// The streams they stand on.
+    /// The streams that sessions are built on.
     pub fn streams(&self) -> &Streams {
         &self.streams
     }
 
-    /// What the operator set.
+    /// The settings.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -144,7 +145,7 @@ impl Sessions {
         self.breakers.lock().expect("nobody panics while holding the breakers")
     }
 
-    /// Does something with the breaker of a source. Most have nothing to remember and are not kept.
+    /// Runs `act` on the breaker of a source. Breakers in their default state are not stored.
     pub(crate) fn with_breaker<R>(&self, source: LogId, act: impl FnOnce(&mut Breaker) -> R) -> R {
         let mut breakers = self.breakers();
         let mut breaker = breakers.get(&source).copied().unwrap_or_default();

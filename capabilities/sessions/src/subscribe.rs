@@ -1,4 +1,4 @@
-//! A session begins to hear a source, and stops.
+//! Subscribing a session to a source, and unsubscribing.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use tidings_streams::{
 use crate::table::{Change, Is};
 use crate::{Declined, SessionError, Sessions};
 
-/// How often something that met a change by others looks again.
+/// Maximum attempts of an operation that collides with concurrent changes.
 pub(crate) const ATTEMPTS: usize = 16;
 
-/// Who wants to hear what.
+/// Request to subscribe a session to a source.
 #[derive(Clone, Debug)]
 pub struct SubscribeRequest {
-    /// In this project
+    /// Project of the session and the source.
     pub project: ProjectId,
-    /// this session
+    /// Id of the session.
     pub session: StreamId,
-    /// this stream,
+    /// Id of the stream to subscribe to.
     pub source: StreamId,
-    /// in envelopes or not; none leaves that as it is, which is not at first.
+    /// Whether records are shown in envelopes. `None` keeps the current setting, which is off for a new subscription.
     pub envelope: Option<bool>,
 }
 
-/// A session hears a source.
+/// Result of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribed {
-    /// When the session expires if nobody uses it.
+    /// When the session expires if it is not used.
     pub expires_at: Timestamp,
-    /// Whether the session has just begun.
+    /// Whether the session was created by this subscription.
     pub is_new: bool,
 }
 
 impl Sessions {
-    /// Lets a session hear a source, and begins the session if there is none. All of it in one commit.
+    /// Subscribes a session to a source, and creates the session if it does not exist. Everything is one commit.
     pub async fn subscribe(&self, request: &SubscribeRequest) -> Result<Subscribed, SessionError> {
         let began = self.clock.elapsed();
         for _ in 0..ATTEMPTS {
@@ -54,7 +54,7 @@ impl Sessions {
         Err(SessionError::Contended)
     }
 
-    /// None when somebody else changed what it rests on.
+    /// Returns `None` when a concurrent change interfered.
     async fn try_subscribe(&self, request: &SubscribeRequest) -> Result<Option<Subscribed>, SessionError> {
         let key = |id: &StreamId| StreamKey { project: request.project.clone(), id: id.clone() };
         let (session_key, source_key) = (key(&request.session), key(&request.source));
@@ -78,7 +78,7 @@ impl Sessions {
                 fits(&found, &source)?;
                 let renewal = self.streams.touch(&session_key, &found.stream);
                 commit.changes.extend(renewal.map(Change::Streams));
-                // A fork may keep for longer what it took over.
+                // A fork may keep records it inherited for longer.
                 let keep = found.stream.retention().age.filter(|_| found.stream.forks == 0);
                 unreadable = keep.map(|keep| now - keep);
                 (found.stream.log, Is::There, found.stream.expiry)
@@ -106,7 +106,7 @@ impl Sessions {
         drop(beginning);
         match committed {
             Ok(_) => {
-                // Somebody who had seen no subscriber yet may have appended meanwhile.
+                // A publisher that saw no subscriber yet may have appended in the meantime.
                 self.follower.notify(source.stream.log);
                 let expires_at = expiry.from(now).unwrap_or_default();
                 Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
@@ -136,7 +136,7 @@ impl Sessions {
         }
     }
 
-    /// Ends that a session hears a source. It need not have.
+    /// Unsubscribes a session from a source. Does nothing if it was not subscribed.
     pub async fn unsubscribe(
         &self,
         project: &ProjectId,
@@ -169,7 +169,7 @@ impl Sessions {
     }
 }
 
-/// Whether what a source has can stand in a stream that is there.
+/// Checks that the stream is a session and that records of the source fit its content type.
 fn fits(session: &Found, source: &Found) -> Result<(), SessionError> {
     if session.stream.owner != Owner::Session {
         return Err(SessionError::NotASession);

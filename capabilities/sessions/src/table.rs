@@ -1,9 +1,9 @@
-//! What is stored of sessions beside their streams: who hears what, from both sides, and how far fan-out has come.
+//! Stored state of sessions beside their streams: subscriptions, indexed from both sides, and fan-out progress.
 //!
-//! A log is a session's, a source's or neither. A source's row has its subscribers as a list of their logs and says how
-//! its records reach them ([`Progress`]); a session's row has what it subscribes to. Both rows of a subscription are
-//! changed by one [`Change`], so that neither is ever seen without the other. When a stream ends, what is known of its log
-//! ends with it: [`StandsOn::on_base_change`] is called with each change of streams.
+//! A log belongs to a session, to a source or to neither. The row of a source lists the logs of its subscribers and
+//! says how records reach them ([`Progress`]); the row of a session lists its subscriptions. One [`Change`] updates
+//! both rows of a subscription, so neither is ever seen without the other. When a stream ends, the rows of its log end
+//! with it: [`StandsOn::on_base_change`] is called with each change of streams.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use tidings_streams::{Owner, StreamKey, StreamState};
 
 use crate::targets::Targets;
 
-/// What sessions need of a store beside its logs.
+/// Queries that sessions need from a store beside its logs.
 pub trait Store: Commits<Table> {
-    /// What is known of a log as a source.
+    /// Looks up the row of a log as a source.
     fn source(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Source>>, StoreError>>;
 
-    /// What is known of a log as that of a session.
+    /// Looks up the row of a log as a session.
     fn session(&self, log: LogId) -> BoxFuture<'_, Result<Option<Arc<Session>>, StoreError>>;
 
-    /// Sources of which the follower has something left to deliver, as they are at one moment.
+    /// Lists the sources for which the follower has a backlog, as of one moment.
     fn behind(&self) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
 
-    /// Subscribers of a source whose time was over at the moment and that have not ended yet. At most `limit` of them.
+    /// Lists subscribers of a source that have expired at `now` and have not ended yet, at most `limit` of them.
     fn lapsed(
         &self,
         source: LogId,
@@ -39,25 +39,25 @@ pub trait Store: Commits<Table> {
     ) -> BoxFuture<'_, Result<Vec<(LogId, StreamKey)>, StoreError>>;
 }
 
-/// A session: what it hears, and what it has heard.
+/// Row of a session: its current subscriptions, and ended ones whose records may still be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// In the order of their sources.
+    /// Subscriptions sorted by source.
     subscriptions: Vec<Subscription>,
 }
 
 impl Session {
-    /// What it hears now.
+    /// Active subscriptions.
     pub fn subscriptions(&self) -> impl Iterator<Item = &Subscription> {
         self.subscriptions.iter().filter(|subscription| subscription.state == Hearing::Active)
     }
 
-    /// What it hears, or has heard, of a source.
+    /// The active or ended subscription to a source.
     pub fn of(&self, source: LogId) -> Option<&Subscription> {
         self.find(source).ok().map(|at| &self.subscriptions[at])
     }
 
-    /// What there is to store of it.
+    /// All subscriptions to be stored, active and ended.
     pub fn rows(&self) -> &[Subscription] {
         &self.subscriptions
     }
@@ -66,7 +66,8 @@ impl Session {
         self.subscriptions.binary_search_by_key(&source, |subscription| subscription.source)
     }
 
-    /// Ends a subscription that has not ended. How its records are shown is kept as long as they may be read.
+    /// Ends an active subscription. If its records may be shown in envelopes, it is kept as ended so that they still
+    /// are.
     fn end(&mut self, source: LogId) {
         let Ok(at) = self.find(source) else { return };
         let row = &mut self.subscriptions[at];
@@ -79,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Ends subscriptions to sources that have ended.
+    /// Ends the subscriptions to sources that have ended.
     fn leave(&mut self, ended: &BTreeMap<LogId, Targets>) {
         let gone = self.subscriptions().map(|one| one.source).filter(|source| ended.contains_key(source));
         for source in gone.collect::<Vec<_>>() {
@@ -87,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Forgets those whose records cannot be read any more, and notes that the others had ended by now.
+    /// Removes ended subscriptions whose records can no longer be read, and sets the end time of the others.
     fn tidy(&mut self, now: Timestamp, unreadable: Option<Timestamp>) {
         self.subscriptions.retain_mut(|row| {
             let stays = row.is_needed(now, unreadable);
@@ -98,7 +99,7 @@ impl Session {
         });
     }
 
-    /// Whether it may hear a source in this form from here on, without forgetting how anything is shown.
+    /// Checks that a subscription stays within the limits, without dropping the envelope setting of readable records.
     fn validate(&self, wanted: &Wanted) -> Result<(), Declined> {
         let rows = || self.subscriptions.iter().filter(|row| row.is_needed(wanted.at, wanted.unreadable));
         let Some(row) = rows().find(|row| row.source == wanted.source) else {
@@ -123,7 +124,7 @@ impl Session {
     }
 }
 
-/// What a session asks of a source.
+/// Parameters of a subscription to be validated.
 struct Wanted {
     source: LogId,
     at: Timestamp,
@@ -132,29 +133,30 @@ struct Wanted {
     unreadable: Option<Timestamp>,
 }
 
-/// What a session hears of one source.
+/// Subscription of a session to one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// The source's log.
+    /// Log of the source.
     pub source: LogId,
-    /// The source's name.
+    /// Id of the source.
     pub id: StreamId,
-    /// Since when.
+    /// When the session subscribed.
     pub at: Timestamp,
-    /// Whether it still does.
+    /// Whether the subscription is active.
     pub state: Hearing,
-    /// After which positions of the source its records are shown in an envelope, and after which bare. Bare at first.
+    /// Changes of the envelope setting: from after each position of the source on, whether records are shown in
+    /// envelopes. Records before the first entry are not.
     pub envelopes: Vec<(Position, bool)>,
 }
 
-/// Whether a session still hears a source.
+/// State of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hearing {
-    /// It does.
+    /// The session receives records of the source.
     Active,
-    /// It did, and what it heard is to be shown as it was.
+    /// The session no longer receives records, but those it received keep their envelope setting.
     Ended {
-        /// It had ended by this moment, if somebody has looked since.
+        /// A time by which the subscription had ended. `None` until the session subscribes to something again.
         by: Option<Timestamp>,
     },
 }
@@ -169,12 +171,12 @@ impl Subscription {
             .is_some_and(|(_, envelope)| *envelope)
     }
 
-    /// Whether records that come now are.
+    /// Whether new records are shown in envelopes.
     pub fn envelope(&self) -> bool {
         self.envelopes.last().is_some_and(|(_, envelope)| *envelope)
     }
 
-    /// Whether it is needed: somebody hears the source, or what came from it can still be read.
+    /// Whether the row must be kept: the subscription is active, or its records may still be read.
     fn is_needed(&self, now: Timestamp, unreadable: Option<Timestamp>) -> bool {
         match self.state {
             Hearing::Active => true,
@@ -182,7 +184,7 @@ impl Subscription {
         }
     }
 
-    /// The form that its records get when it is subscribed to once more; none if that changes nothing.
+    /// Envelope setting after subscribing again, or `None` if that does not change it.
     fn form(&self, envelope: Option<bool>) -> Option<bool> {
         match self.state {
             Hearing::Active => envelope,
@@ -190,12 +192,12 @@ impl Subscription {
         }
     }
 
-    /// Its envelopes when records after a position are shown so.
+    /// History of the envelope setting when records after a position are shown this way.
     fn shown(&self, envelope: bool, after: Position) -> Vec<(Position, bool)> {
         if self.envelope() == envelope {
             return self.envelopes.clone();
         }
-        // Those after which nothing came do not matter any more.
+        // Entries at or after this position apply to no record and are dropped.
         let earlier = self.envelopes.iter().filter(|(earlier, _)| *earlier < after);
         let mut envelopes: Vec<_> = earlier.copied().collect();
         if envelopes.last().is_some_and(|(_, last)| *last) != envelope {
@@ -205,31 +207,32 @@ impl Subscription {
     }
 }
 
-/// A stream that sessions hear.
+/// Row of a source: a stream with subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name.
+    /// Id of the stream.
     pub id: StreamId,
-    /// Another number whenever its subscribers are others.
+    /// Version of the subscribers. A new number is assigned whenever they change.
     pub version: u64,
-    /// The version of the last subscriber that hears what the follower has not delivered yet.
+    /// Version at which the last subscriber joined that must receive everything the follower has not delivered yet.
     joined: u64,
-    /// The logs of its subscribers.
+    /// Logs of the subscribers.
     pub targets: Targets,
-    /// How its records reach them.
+    /// How records reach the subscribers.
     pub progress: Progress,
 }
 
 /// How the records of a source reach its subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Each with the commit that appends it. There is nothing left to do for what is there.
+    /// Each record is delivered in the commit that appends it, so there is no backlog.
     Inline,
-    /// By the follower, which has come so far.
+    /// The follower delivers the records.
     Following {
-        /// So far.
+        /// How far the follower has delivered.
         cursor: Cursor,
-        /// Subscribers that came when there were records still to be delivered, and after which they begin to hear.
+        /// Subscribers that joined while the follower had a backlog, with the position after which each receives
+        /// records.
         late: BTreeMap<LogId, Position>,
     },
 }
@@ -240,163 +243,164 @@ impl Progress {
     }
 }
 
-/// How far the follower has come with a source.
+/// How far the follower has delivered a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Records up to this are delivered to all.
+    /// Position up to which records are delivered to all subscribers.
     pub done: Position,
-    /// Those up to this are delivered to some:
+    /// End of the batch being delivered. Equal to `done` when no batch is partly delivered.
     pub through: Position,
-    /// to subscribers up to this log.
+    /// Last subscriber, in the order of logs, that has the batch. `None` when no batch is partly delivered.
     pub reached: Option<LogId>,
 }
 
 impl Cursor {
-    /// Nothing is delivered in part.
+    /// Cursor without a partly delivered batch.
     pub fn at_rest(done: Position) -> Self {
         Self { done, through: done, reached: None }
     }
 
-    /// Whether nothing is delivered in part.
+    /// Whether no batch is partly delivered.
     pub fn is_at_rest(&self) -> bool {
         self.reached.is_none()
     }
 }
 
-/// What can happen to sessions.
+/// Change of the sessions table.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Something happens to streams in the same commit.
+    /// A change of streams in the same commit.
     Streams(tidings_streams::Change),
-    /// A session hears a source from now on, or hears it in another shape.
+    /// Subscribes a session to a source, or changes the envelope setting of a subscription.
     Subscribe {
-        /// The session.
+        /// Log of the session.
         session: LogId,
-        /// Whether it is there already.
+        /// Whether the session exists already.
         session_is: Is,
-        /// The source.
+        /// Log of the source.
         source: LogId,
-        /// The source's name.
+        /// Id of the source.
         id: StreamId,
-        /// Now.
+        /// Current time.
         at: Timestamp,
-        /// The source's tail.
+        /// Tail of the source. The session receives records after it.
         since: Position,
-        /// Whether records are shown in an envelope; none leaves that as it is.
+        /// Whether records are shown in envelopes. `None` keeps the current setting.
         envelope: Option<bool>,
-        /// What the session got at this moment or before cannot be read any more; none when that is not known.
+        /// Time up to which records in the session can no longer be read. `None` when unknown.
         unreadable: Option<Timestamp>,
     },
-    /// A session does not hear a source any more. Changes nothing if it did not.
+    /// Unsubscribes a session from a source. Changes nothing if the session is not subscribed.
     Unsubscribe {
-        /// The session.
+        /// Log of the session.
         session: LogId,
-        /// The source.
+        /// Log of the source.
         source: LogId,
     },
-    /// Nothing happens; but the rest of the commit is only made if records of the source reach its subscribers so.
+    /// Precondition that changes nothing: the commit is refused unless the source has the expected delivery mode.
     Expect {
-        /// The source.
+        /// Log of the source.
         source: LogId,
-        /// So.
+        /// Delivery mode that the commit relies on.
         expected: Expected,
     },
-    /// Records of a source after this position, its tail, are left to the follower.
+    /// Leaves records after the tail of a source to the follower.
     Follow {
-        /// The source.
+        /// Log of the source.
         source: LogId,
-        /// The tail.
+        /// Tail of the source.
         after: Position,
     },
-    /// The follower has delivered everything up to this position, the tail, and has nothing more to do.
+    /// Switches a source back to inline delivery. The follower must have delivered everything up to the tail.
     Rest {
-        /// The source.
+        /// Log of the source.
         source: LogId,
-        /// Its subscribers as they were.
+        /// Expected version of the subscribers.
         version: u64,
-        /// The tail.
+        /// Tail of the source.
         at: Position,
     },
-    /// The follower has come further.
+    /// Moves the cursor of the follower.
     Advance {
-        /// With this source.
+        /// Log of the source.
         source: LogId,
-        /// It was here.
+        /// Expected current cursor.
         was: Cursor,
-        /// It is here.
+        /// New cursor.
         now: Cursor,
-        /// Its subscribers as they were. Others may have come since, if they do not have to hear what was delivered.
+        /// Version of the subscribers when the batch was computed. Sessions that joined later do not matter if they
+        /// need not receive the delivered records.
         version: u64,
     },
-    /// A source as it was written down, without its subscribers.
+    /// Restores a source from storage, without its subscribers.
     RestoreSource {
-        /// Its log.
+        /// Log of the source.
         source: LogId,
-        /// Its name.
+        /// Id of the source.
         id: StreamId,
-        /// How its records reach its subscribers.
+        /// How records reach the subscribers.
         progress: Progress,
     },
-    /// A session as it was written down. Its sources are there.
+    /// Restores a session from storage. Its sources must be restored before.
     RestoreSession {
-        /// Its log.
+        /// Log of the session.
         session: LogId,
-        /// What it subscribes to.
+        /// Active and ended subscriptions.
         subscriptions: Vec<Subscription>,
     },
 }
 
-/// Whether a session is there already.
+/// Whether a session exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Is {
-    /// It begins with the commit.
+    /// The commit creates the session.
     New,
-    /// It is.
+    /// The session exists.
     There,
 }
 
-/// How records of a source reach its subscribers.
+/// Delivery mode of a source that a commit relies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// With the commit that appends them, and the subscribers are those of this version.
+    /// Records are delivered inline, and the subscribers have this version.
     Inline {
-        /// The version.
+        /// Version of the subscribers.
         version: u64,
     },
-    /// By the follower.
+    /// The follower delivers the records.
     Following,
-    /// Not at all: nobody subscribes to it.
+    /// The source has no subscribers.
     Nobody,
 }
 
-/// Why the table refuses a change.
+/// Reason for which the table refuses a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
-    /// Streams refuse theirs.
+    /// The streams table refused its change.
     #[error(transparent)]
     Streams(#[from] tidings_streams::table::Declined),
-    /// It is not as it was when somebody looked.
+    /// The state has changed since the caller read it.
     #[error("somebody else changed it")]
     Moved,
     /// The source is itself a session.
     #[error("a session cannot be subscribed to")]
     SourceIsSession,
-    /// The session hears as much as it may.
+    /// The session has reached its limit of subscriptions.
     #[error("a session subscribes to at most {} streams", limits::SOURCES_PER_SESSION)]
     TooManySources,
-    /// The session has left so many streams whose records are still kept that it may not subscribe to another.
+    /// The session has too many ended subscriptions whose records are still kept.
     #[error(
         "the session has left more than {} streams whose messages in envelopes are still kept",
         limits::LEFT_PER_SESSION
     )]
     TooManyLeft,
-    /// The form of a subscription was changed as often as it may be.
+    /// The envelope setting of the subscription was changed too often.
     #[error(
         "`envelope` was changed {} times for this stream; what was delivered keeps its form, so it cannot be changed again",
         limits::ENVELOPE_CHANGES
     )]
     TooManyEnvelopeChanges,
-    /// The source has as many subscribers as it may.
+    /// The source has reached its limit of subscribers.
     #[error("a stream has at most {} subscribers", limits::SUBSCRIBERS_PER_SOURCE)]
     TooManySubscribers,
 }
@@ -405,17 +409,17 @@ impl log::Change for Change {
     type Refusal = Declined;
 }
 
-/// A row of the table, by its log.
+/// Row of the table, with its log.
 #[derive(Clone, Debug)]
 pub enum Row {
-    /// A source.
+    /// Row of a source.
     Source(LogId, Arc<Source>),
-    /// A session.
+    /// Row of a session.
     Session(LogId, Arc<Session>),
 }
 
 impl Row {
-    /// The change that makes the row. Sources come before the sessions that hear them.
+    /// The change that restores the row. Sources must be restored before the sessions that subscribe to them.
     pub fn restored(self) -> Change {
         match self {
             Self::Source(source, row) => {
@@ -434,26 +438,26 @@ pub struct Table {
     sessions: SnapshotMap<LogId, Arc<Session>>,
     sources: SnapshotMap<LogId, Arc<Source>>,
     following: BTreeSet<LogId>,
-    /// Sources that have ended, and sessions whose rows may still say that they hear them. Whoever looks at a row is shown
-    /// that they do not; the rows are changed a few at a time.
+    /// Sources that have ended, with the sessions whose rows may still list them as active. Lookups hide such
+    /// subscriptions, and the rows are updated a few at a time.
     ended: BTreeMap<LogId, Targets>,
-    /// Streams of sessions that can be used, or have expired and are still there.
+    /// Lifetimes of active session streams, including expired ones that have not ended yet.
     expiries: HashMap<LogId, Lifetime, LogHash>,
-    /// The same by when they expire.
+    /// The same sessions ordered by expiry.
     due: BTreeSet<(Timestamp, LogId)>,
-    /// The last version of the subscribers of any source. One is never given twice while the process lives, so that a row
-    /// that goes and comes again cannot pass for what it was.
+    /// Last version assigned to the subscribers of any source. A version is not reused while the process runs, so that
+    /// a row that is removed and created again cannot be mistaken for the old one.
     versions: u64,
 }
 
-/// When a session expires, and how its stream is called.
+/// Expiry and key of a session's stream.
 #[derive(Clone, Debug)]
 struct Lifetime {
     key: StreamKey,
     expires_at: Timestamp,
 }
 
-/// Subscribers of a source up to which it is cheaper to look at each of them than at all sessions that have expired.
+/// Number of subscribers up to which checking each of them is cheaper than scanning all expired sessions.
 const FEW_TARGETS: usize = 1024;
 
 impl Table {
@@ -492,7 +496,7 @@ impl Table {
         due.filter(|log| source.targets.contains(*log)).filter_map(lapsed).take(limit).collect()
     }
 
-    /// Sessions whose rows may still name a source that has ended.
+    /// Number of session rows that may still list an ended source.
     pub fn attached(&self) -> usize {
         self.ended.values().map(Targets::len).sum()
     }
@@ -502,7 +506,7 @@ impl Table {
         self.following.iter().copied()
     }
 
-    /// See [`Store::behind`]; `status` is that of a log at the same moment.
+    /// See [`Store::behind`]. `status` returns the status of a log at the same moment.
     pub fn behind(&self, status: &dyn Fn(LogId) -> Option<Status>) -> Vec<LogId> {
         let is_behind = |log: &LogId| match self.sources.get(log).map(|row| &row.progress) {
             Some(Progress::Following { cursor, .. }) => {
@@ -513,17 +517,17 @@ impl Table {
         self.following().filter(is_behind).collect()
     }
 
-    /// How many sessions there are.
+    /// Number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no sessions.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
-    /// Changes that make the same table from an empty one.
+    /// Changes that rebuild this table from an empty one.
     pub fn written(&self) -> Vec<Change> {
         let sources = self.sources.iter().map(|(&log, row)| Row::Source(log, row.clone()));
         let sessions = self.sessions.iter().map(|(&log, row)| Row::Session(log, row.clone()));
@@ -552,12 +556,12 @@ impl Table {
     fn end_source(&mut self, source: LogId) {
         let Some(row) = self.sources.remove(&source) else { return };
         self.following.remove(&source);
-        // Who hears it may be a million, and nobody reads or writes while a change is made.
+        // There may be a million subscribers, and this runs under the store's lock, so their rows are updated later.
         self.ended.insert(source, row.targets.clone());
         self.detach(limits::DETACHED_PER_CHANGE);
     }
 
-    /// Takes up to so many sessions off sources that have ended.
+    /// Ends subscriptions to an ended source in the rows of up to `most` sessions.
     fn detach(&mut self, most: usize) {
         let Some(mut first) = self.ended.first_entry() else { return };
         let source = *first.key();
@@ -591,8 +595,8 @@ impl Table {
         }
     }
 
-    /// The row of a source, new if there is none. What comes to a new one while nobody has looked at it yet is found by
-    /// the follower.
+    /// The row of a source, created if it does not exist. A new row starts with the follower, which delivers records
+    /// that are appended before any publisher sees the row.
     fn source_row(&mut self, source: LogId, id: StreamId, since: Position) -> &mut Source {
         let following = &mut self.following;
         let row = self.sources.or_insert_with(source, || {
@@ -617,7 +621,7 @@ impl Table {
                 Progress::Inline => {}
             }
         }
-        // One text for all who hear it.
+        // All subscriptions share one string.
         row.id.clone()
     }
 
@@ -660,7 +664,7 @@ impl Table {
                     Arc::make_mut(row).targets.insert(session);
                     subscription.id = row.id.clone();
                 }
-                // The source had ended, and the row had not been changed yet when it was written down.
+                // The source had ended, but this row had not been updated yet when it was stored.
                 (Hearing::Active, None) => gone.push(subscription.source),
                 (Hearing::Ended { .. }, _) => {}
             }
@@ -682,7 +686,7 @@ impl StandsOn<tidings_streams::Table> for Table {
         Declined::Streams(refusal)
     }
 
-    /// Nothing is known of a log whose stream has ended.
+    /// Removes the rows of a log when its stream ends, and tracks the expiry of sessions.
     fn on_base_change(&mut self, change: &tidings_streams::Change) {
         use tidings_streams::Change as Stream;
         self.detach(limits::DETACHED_PER_CHANGE);
@@ -693,7 +697,7 @@ impl StandsOn<tidings_streams::Table> for Table {
                 self.sessions.remove(log);
                 self.set_expiry(*log, None);
             }
-            // Its forks go on showing what it has heard.
+            // Forks of the stream still show the records it received, so its row is kept.
             Stream::Retire { log, .. } => {
                 self.end_source(*log);
                 self.silence(*log);
@@ -779,7 +783,7 @@ impl StateMachine for Table {
                 self.validate_source(*source, |row| match &row.progress {
                     Progress::Inline => false,
                     Progress::Following { cursor, late } => {
-                        // A stretch that has begun was there before anybody who has come since.
+                        // A partly delivered batch contains only records from before any session that joined since.
                         let misses_nobody = !was.is_at_rest()
                             || (row.joined <= *version && late.values().all(|since| *since >= now.through));
                         cursor == was && now.through >= was.through && misses_nobody

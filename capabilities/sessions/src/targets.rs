@@ -1,55 +1,55 @@
-//! The sessions that hear a source: their logs, in order, in pieces that can be handed to a commit as they are.
+//! Subscribers of a source: a sorted list of log ids, in chunks that can be passed to a commit without copying.
 
 use std::sync::Arc;
 
 use tidings_model::LogId;
 
-/// Logs in one piece. Adding one copies its piece, so it is not large; a fan-out hands over whole pieces, so it is not
-/// small.
+/// Maximum log ids in one chunk. An insertion copies a chunk, so it should not be large; a fan-out passes whole chunks,
+/// so it should not be small.
 const PIECE: usize = 1024;
 
-/// A sorted list of logs.
+/// Sorted set of log ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// None is empty, and each begins above the end of the one before.
+    /// Non-empty sorted chunks. Each begins above the last id of the one before.
     pieces: Vec<Arc<[LogId]>>,
     count: usize,
 }
 
 impl Targets {
-    /// How many there are.
+    /// Number of log ids.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// All of them, in pieces.
+    /// All log ids, in chunks.
     pub fn pieces(&self) -> &[Arc<[LogId]>] {
         &self.pieces
     }
 
-    /// All of them in order.
+    /// All log ids in order.
     pub fn iter(&self) -> impl Iterator<Item = LogId> + '_ {
         self.pieces.iter().flat_map(|piece| piece.iter().copied())
     }
 
-    /// Those above a log, in order.
+    /// Log ids above `log`, in order.
     pub fn above(&self, log: LogId) -> impl Iterator<Item = LogId> + '_ {
         let first = self.pieces.partition_point(|piece| piece.last().is_some_and(|&last| last <= log));
         let pieces = self.pieces[first..].iter();
         pieces.flat_map(|piece| piece.iter().copied()).skip_while(move |&target| target <= log)
     }
 
-    /// Whether it is among them.
+    /// Whether the set contains `log`.
     pub fn contains(&self, log: LogId) -> bool {
         self.piece_of(log).is_some_and(|at| self.pieces[at].binary_search(&log).is_ok())
     }
 
-    /// Adds one; whether it was not among them.
+    /// Inserts a log id. Returns whether it was absent.
     pub fn insert(&mut self, log: LogId) -> bool {
         let Some(at) = self.piece_of(log).or(self.pieces.len().checked_sub(1)) else {
             self.pieces.push(Arc::new([log]));
@@ -63,7 +63,7 @@ impl Targets {
         if grown.len() <= PIECE {
             self.pieces[at] = grown.into();
         } else {
-            // Sessions are mostly made one after the other: then the full piece is left full.
+            // Most sessions are appended in increasing order: then the full chunk stays full instead of being split.
             let cut = if place == PIECE { PIECE } else { grown.len() / 2 };
             let (low, high) = grown.split_at(cut);
             self.pieces.splice(at..=at, [low.into(), high.into()]);
@@ -72,7 +72,7 @@ impl Targets {
         true
     }
 
-    /// Takes one out; whether it was among them.
+    /// Removes a log id. Returns whether it was present.
     pub fn remove(&mut self, log: LogId) -> bool {
         let Some(at) = self.piece_of(log) else { return false };
         let Ok(place) = self.pieces[at].binary_search(&log) else { return false };
@@ -87,7 +87,7 @@ impl Targets {
         true
     }
 
-    /// Takes out up to so many of the last piece.
+    /// Removes and returns up to `most` log ids of the last chunk.
     pub fn pop(&mut self, most: usize) -> Vec<LogId> {
         let Some(piece) = self.pieces.pop() else { return Vec::new() };
         let (left, taken) = piece.split_at(piece.len().saturating_sub(most));
@@ -98,7 +98,7 @@ impl Targets {
         taken.to_vec()
     }
 
-    /// The first piece that ends at or above a log.
+    /// Index of the first chunk that ends at or above `log`.
     fn piece_of(&self, log: LogId) -> Option<usize> {
         let at = self.pieces.partition_point(|piece| piece.last().is_some_and(|&last| last < log));
         (at < self.pieces.len()).then_some(at)
@@ -117,7 +117,7 @@ mod tests {
         #[test]
         fn it_is_a_sorted_set_in_pieces(steps in prop::collection::vec((any::<bool>(), 0..6000u64), 0..300)) {
             let (mut targets, mut model) = (Targets::default(), BTreeSet::new());
-            // Many to begin with, so that there are several pieces.
+            // Starts with many log ids, so that there are several chunks.
             for number in 2000..4100 {
                 targets.insert(LogId::new(number));
                 model.insert(LogId::new(number));
