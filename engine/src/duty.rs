@@ -1,39 +1,40 @@
-//! Whether this node does the work that one node of a cluster does alone: expiry, retention, background delivery.
+//! Leadership: whether this node does the work that only one node of a cluster does, such as expiry, retention and
+//! background delivery.
 //!
-//! Whoever does such work asks [`Leadership`] before each round of it. A node without others always leads.
+//! Such work checks [`Leadership`] before each round. A node without a cluster always leads.
 
 use tokio::sync::watch;
 
-/// What a node is to the others.
+/// Role of a node in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It does the work.
+    /// The node does the work.
     Leader,
-    /// Another node does.
+    /// Another node does the work.
     Follower,
 }
 
-/// Tells whether this node leads, now and as that changes. Clones tell the same.
+/// Tells whether this node currently leads, and when that changes. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Role>);
 
 impl Leadership {
-    /// That of a node without others, which always leads.
+    /// Leadership of a node without a cluster, which always leads.
     pub fn alone() -> Self {
         Self(watch::channel(Role::Leader).1)
     }
 
-    /// As somebody says who knows. When that one has gone, what it said last stays.
+    /// Leadership that follows a watch channel. When the sender is dropped, the last role stays in effect.
     pub fn told(role: watch::Receiver<Role>) -> Self {
         Self(role)
     }
 
-    /// Whether this node leads just now.
+    /// Whether this node currently leads.
     pub fn is_held(&self) -> bool {
         *self.0.borrow() == Role::Leader
     }
 
-    /// The term that begins now, or has begun since this node was last told what it is; none when it does not lead.
+    /// Returns the current term, or `None` when this node does not lead.
     pub fn term(&self) -> Option<Term> {
         let mut told = self.0.clone();
         let leads = *told.borrow_and_update() == Role::Leader;
@@ -57,24 +58,25 @@ impl Leadership {
     }
 }
 
-/// A time in which this node leads without a break.
+/// A period in which this node leads without interruption.
 #[derive(Clone, Debug)]
 pub struct Term(watch::Receiver<Role>);
 
 impl Term {
-    /// Whether the node was told since what it is. It may lead again by now, but another may have led in between.
+    /// Whether the role was updated since the term was obtained. The node may lead again by now, but another node may
+    /// have led in between.
     pub fn is_over(&self) -> bool {
         self.0.borrow().has_changed()
     }
 }
 
-/// Work that is not done any more though it should be, and why.
+/// Error: a background duty has stopped although it should be running.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the duty `{duty}` has stopped: {why}")]
 pub struct Stopped {
-    /// Its name.
+    /// Name of the duty.
     pub duty: &'static str,
-    /// The words of its panic, or that it ended.
+    /// Panic message, or a statement that the duty ended.
     pub why: String,
 }
 

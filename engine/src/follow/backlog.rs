@@ -1,4 +1,4 @@
-//! Sources that may have something left to deliver, and how each stands.
+//! Set of sources that may have records to deliver, with the state of each.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 use tidings_model::LogId;
 use tokio::sync::Notify;
 
-/// Sources that may have something left to deliver, each once. They are taken in turn, and no source is taken
-/// twice at the same time.
+/// Sources that may have records to deliver, each at most once. They are taken in FIFO order, and a source that is
+/// taken cannot be taken again until it is given back.
 #[derive(Default)]
 pub(super) struct Backlog {
     sources: Mutex<Sources>,
@@ -16,21 +16,21 @@ pub(super) struct Backlog {
 
 #[derive(Default)]
 struct Sources {
-    /// Those that wait, the next one first.
+    /// Waiting sources, the next one first.
     order: VecDeque<LogId>,
     known: HashMap<LogId, SourceState>,
 }
 
-/// How a source stands that may have something left.
+/// State of a source that may have records to deliver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SourceState {
-    /// The source waits for its turn.
+    /// The source is queued.
     Waiting,
     /// The source was taken.
     Taken,
-    /// The source was taken, and may have got more since.
+    /// The source was taken and notified again since.
     TakenAndMore,
-    /// The source failed, and waits until it is tried again.
+    /// The source failed and is not queued until its retry is due.
     Resting,
 }
 
@@ -42,7 +42,7 @@ impl Sources {
 }
 
 impl Backlog {
-    /// Adds a source that may have something left.
+    /// Adds a source that may have records to deliver. Does nothing if it is queued or waits for its retry.
     pub(super) fn add(&self, source: LogId) {
         let mut sources = self.sources();
         match sources.known.get(&source) {
@@ -57,7 +57,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the next source. Whoever takes it says what became of it: `finish`, `put_back` or `rest`.
+    /// Takes the next source. The caller must report the outcome with `finish`, `put_back` or `rest`.
     pub(super) fn take(&self) -> Option<LogId> {
         let mut sources = self.sources();
         let source = sources.order.pop_front()?;
@@ -65,7 +65,7 @@ impl Backlog {
         Some(source)
     }
 
-    /// Ends work on a source that was taken and has nothing left, unless it has got more since.
+    /// Removes a taken source that has nothing left to deliver. It is queued again if it was notified since.
     pub(super) fn finish(&self, source: LogId) {
         let mut sources = self.sources();
         match sources.known.remove(&source) {
@@ -74,17 +74,17 @@ impl Backlog {
         }
     }
 
-    /// Lets a source that was taken, or that has rested, wait for its turn again.
+    /// Queues a source that was taken or waited for its retry.
     pub(super) fn put_back(&self, source: LogId) {
         self.sources().wait(source);
     }
 
-    /// Lets a source that was taken rest until it is put back.
+    /// Takes a source out of the queue until it is put back. It must have been taken.
     pub(super) fn rest(&self, source: LogId) {
         self.sources().known.insert(source, SourceState::Resting);
     }
 
-    /// Lets all sources wait for their turn that were taken or rest, because whoever took them has gone.
+    /// Queues all sources that are taken or wait for a retry, because the run that took them was dropped.
     pub(super) fn put_all_back(&self) {
         let mut sources = self.sources();
         let left: Vec<LogId> = sources
@@ -96,12 +96,12 @@ impl Backlog {
         left.into_iter().for_each(|source| sources.wait(source));
     }
 
-    /// Resolves when a source was added since the last that was waited for.
+    /// Resolves when a source was added since the last call resolved.
     pub(super) async fn more(&self) {
         self.more.notified().await;
     }
 
-    /// Whether no source may have something left.
+    /// Whether no source may have records to deliver.
     pub(super) fn is_empty(&self) -> bool {
         self.sources().known.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Sources that failed and wait until they are tried again.
+//! Sources that failed and wait for their retry.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -8,16 +8,16 @@ use tidings_model::LogId;
 
 use crate::Clock;
 
-/// How long a source rests that could not be delivered.
+/// Delay before a failed source is tried again.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Sources that failed, in the order in which they are tried again.
+/// Failed sources in the order of their retries.
 pub(super) struct Backoff {
-    /// What could not be delivered to, for the log.
+    /// Name of the capability, for log messages.
     name: &'static str,
-    /// When each is tried again.
+    /// Time of the retry and the source.
     sources: VecDeque<(Duration, LogId)>,
-    /// When a failure was logged last.
+    /// Time of the last log message about a failure.
     logged_at: Option<Duration>,
 }
 
@@ -26,7 +26,8 @@ impl Backoff {
         Self { name, sources: VecDeque::new(), logged_at: None }
     }
 
-    /// A source has failed at this moment. Where one fails all may, so at most one line is logged per [`RETRY_AFTER`].
+    /// Adds a source that failed at `now`. At most one message is logged per [`RETRY_AFTER`], because many sources
+    /// often fail together.
     pub(super) fn add(&mut self, source: LogId, now: Duration, error: &impl Display) {
         self.sources.push_back((now + RETRY_AFTER, source));
         if self.is_to_be_logged(now) {
@@ -43,7 +44,8 @@ impl Backoff {
         due
     }
 
-    /// The next source when its time has come; never when none rests. No source is lost when the caller stops waiting.
+    /// Waits for the next retry that is due and returns its source. Never resolves while there are none. Cancel-safe:
+    /// no source is lost when the future is dropped.
     pub(super) async fn next(&mut self, clock: &dyn Clock) -> LogId {
         let Some(&(due, source)) = self.sources.front() else { return std::future::pending().await };
         clock.sleep(due.saturating_sub(clock.elapsed())).await;

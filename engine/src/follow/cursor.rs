@@ -1,18 +1,20 @@
-//! The commit that delivers and moves the cursor, as a compare-and-set.
+//! The commit that delivers a batch and moves the cursor, as a compare-and-set.
 
 use tidings_model::LogId;
 
 use crate::log::{Change, Commit, CommitError, Commits, Committed, Refusal, Refused, StateMachine};
 
-/// A capability's change, one kind of which moves the cursor of a source: it says where the cursor was, and the tables refuse
-/// it when the cursor is elsewhere.
+/// A capability's change type with a variant that moves the cursor of a source. That variant states the expected
+/// cursor, and the tables refuse it when the cursor differs.
 pub trait MovesCursor: Change {
-    /// Whether a refusal means that the cursor, or what the batch rests on, has changed since it was read.
+    /// Whether a refusal means that the cursor, or other state the batch was computed from, has changed since it was
+    /// read.
     fn is_stale(refusal: &Self::Refusal) -> bool;
 }
 
-/// Makes a commit together with the change that moves the cursor of a source. None when the cursor or what the batch rests on
-/// has changed, or when the source has gone: then nothing of the commit holds, and the caller looks again.
+/// Makes a commit together with the change that moves the cursor of a source. Returns `None` when the cursor or other
+/// state the batch was computed from has changed, or when the source no longer exists: then nothing was committed, and
+/// the caller computes the batch again.
 pub async fn advance<P, S>(
     store: &S,
     source: LogId,

@@ -1,20 +1,21 @@
-//! How far a span of a source goes.
+//! Reading the records of a source after its cursor.
 
 use tidings_model::{LogId, Position};
 
 use crate::log::{Logs, ReadError, Record, Span, StoreError};
 
-/// What a source has after a cursor: some records, and where the cursor is when they are delivered.
+/// Records of a source after a cursor, and the position of the cursor once they are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Position of the last record. Without records: the last position of the span that is known to have none.
     pub through: Position,
-    /// The records in order. None when all of them are trimmed.
+    /// Records in order. Empty when all of them are trimmed.
     pub records: Vec<Record>,
 }
 
-/// Reads what a source has in a span, which begins at a cursor. None when the source ends before it, or has gone. Records
-/// that were trimmed are passed over: whoever has to deliver them keeps them from being trimmed.
+/// Reads the records of a source in a span that begins at a cursor. Returns `None` when the cursor is at the tail, or
+/// when the source no longer exists. Trimmed records are skipped: a capability that must deliver them holds them back
+/// from trimming.
 pub async fn read_extent<L: Logs + ?Sized>(
     logs: &L,
     source: LogId,
@@ -31,7 +32,7 @@ pub async fn read_extent<L: Logs + ?Sized>(
     if span.after >= page.status.tail {
         return Ok(None);
     }
-    // Without records there is nothing up to the end of the span.
+    // Without records, the span is empty up to its end or the tail.
     let through = page.records.last().map_or(span.through.min(page.status.tail), |last| last.position);
     Ok(Some(Extent { through, records: page.records }))
 }

@@ -1,4 +1,4 @@
-//! The loop: one task that works for all sources of a capability.
+//! The follower's loop: one task that delivers all sources of a capability.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::backoff::{Backoff, RETRY_AFTER};
 use super::{Left, Work};
 use crate::Clock;
 
-/// Knows which sources of a capability may have something left, and has it delivered. Clones are the same follower; one of
-/// them runs.
+/// Tracks the sources of a capability that may have records to deliver, and delivers them. Clones share the same state;
+/// only one of them may run.
 #[derive(Clone, Default)]
 pub struct Follower {
     backlog: Arc<Backlog>,
 }
 
 impl Follower {
-    /// Delivers what is left, for ever. It may be dropped at any moment and run again later.
+    /// Runs the delivery loop. Never returns. The future may be dropped at any time and run again later.
     pub async fn run<W: Work>(&self, work: &W, clock: &dyn Clock) {
-        // A run before this one may have been dropped in the middle of its work.
+        // A previous run may have been dropped while it was delivering.
         self.backlog.put_all_back();
         while let Err(error) = self.look_for_more(work).await {
             tracing::warn!(%error, "could not see what is left to deliver to {}; trying again", W::NAME);
@@ -38,7 +38,7 @@ impl Follower {
             tokio::select! {
                 Some((source, left)) = working.next() => match left {
                     Ok(Left::Nothing) => self.backlog.finish(source),
-                    // Others get their turn in between.
+                    // Queued behind the other sources, so that each gets its turn.
                     Ok(Left::More) => self.backlog.put_back(source),
                     Err(error) => {
                         self.backlog.rest(source);
@@ -51,20 +51,20 @@ impl Follower {
         }
     }
 
-    /// Tells that a source may have something left. Nothing is lost by telling too often, and no source by not telling: it
-    /// waits until somebody looks for more.
+    /// Notifies the follower that a source may have records to deliver. Superfluous calls are harmless. A missing call
+    /// only delays delivery until the next [`look_for_more`](Self::look_for_more).
     pub fn notify(&self, source: LogId) {
         self.backlog.add(source);
     }
 
-    /// Asks for all sources with something left. To be called now and then: a writer that stops waiting while its commit is
-    /// made tells nobody of it.
+    /// Notifies the follower of all sources with a backlog. Call it periodically: a writer that is cancelled while its
+    /// commit is being made never calls [`notify`](Self::notify).
     pub async fn look_for_more<W: Work>(&self, work: &W) -> Result<(), W::Error> {
         work.backlog().await?.into_iter().for_each(|source| self.notify(source));
         Ok(())
     }
 
-    /// Whether no source is known to have something left.
+    /// Whether no source is known to have records to deliver.
     pub fn is_at_rest(&self) -> bool {
         self.backlog.is_empty()
     }

@@ -1,19 +1,21 @@
-//! The durable follower: delivers what lies between the stored cursor of a source and its tail, whatever happens in between.
+//! The durable follower: delivers the records between the stored cursor of a source and its tail, across failures and
+//! restarts.
 //!
-//! A source is a log, and its cursor is a row in a capability's tables. What is left of a source is read from there, so a
-//! restart loses nothing. One task works for all sources of a capability:
+//! A source is a log, and its cursor is a row in a capability's tables. The backlog of a source is derived from both,
+//! so a restart loses nothing. One task delivers all sources of a capability:
 //!
-//! 1. The [`Follower`] knows which sources may have something left. Whoever leaves something calls
-//!    [`Follower::notify`]; at its start, and whenever [`Follower::look_for_more`] is called, it asks [`Work::backlog`].
-//! 2. It takes sources in turn, several at a time and each by one task, and has one batch of a source delivered
-//!    ([`Work::step`]). A source with more goes to the end of the line. One that fails rests for a while and is tried again.
-//! 3. A batch is worked out from the cursor ([`Work::next`], with [`read_extent`]) and delivered by commits that move the
-//!    cursor as a compare-and-set ([`advance`]). A commit that lost a race holds in no part, and the batch is worked
-//!    out again.
+//! 1. The [`Follower`] tracks which sources may have a backlog. A writer that leaves records to it calls
+//!    [`Follower::notify`]. At its start, and on each [`Follower::look_for_more`], it asks [`Work::backlog`].
+//! 2. It takes sources in FIFO order, several concurrently, and delivers one batch of each ([`Work::step`]). A source
+//!    with more records goes to the end of the queue. A source that fails is tried again after a delay.
+//! 3. A batch is computed from the cursor ([`Work::next`], with [`read_extent`]) and delivered by commits that move the
+//!    cursor as a compare-and-set ([`advance`]). When a commit loses a race, none of it takes effect and the batch is
+//!    computed again.
 //!
-//! Read [`work`] (what a capability brings), then [`follower`] (the loop), [`extent`] and [`cursor`] (what work is made of).
+//! Read [`work`] (what a capability implements), then [`follower`] (the loop), [`extent`] and [`cursor`] (building
+//! blocks of an implementation).
 //!
-//! Not here: who the subscribers are, what a cursor looks like, how deliveries are counted. That is the capability's.
+//! Not here: subscribers, the layout of cursors and metrics of deliveries. These belong to the capability.
 
 mod backlog;
 mod backoff;

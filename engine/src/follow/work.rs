@@ -1,46 +1,47 @@
-//! What a capability brings to be followed: its sources, the next batch of one, and how a batch is delivered.
+//! What a capability implements to use the follower: list its sources, compute the next batch of a source, deliver it.
 
 use std::fmt::Display;
 
 use tidings_model::LogId;
 
-/// How often a batch is worked out again in one step when others keep changing what it rests on.
+/// Maximum times a batch is computed in one step when concurrent changes keep making it stale.
 const ATTEMPTS: usize = 16;
 
 /// Deliveries of a capability from its sources, each of which has a stored cursor.
 pub trait Work: Send + Sync {
-    /// What it delivers to, for the log: `could not deliver to {NAME}`.
+    /// Name of the capability in log messages: `could not deliver to {NAME}`.
     const NAME: &'static str;
 
-    /// Sources that are delivered at the same time, so that they share syncs and none waits for a slow one.
+    /// Maximum sources delivered concurrently, so that they share syncs and a slow one does not block the others.
+    /// Default: 16.
     const SOURCES_AT_A_TIME: usize = 16;
 
-    /// Some records of a source and who gets them, as worked out from the cursor and the tables at one moment.
+    /// Records of a source and their recipients, computed from the cursor and the tables at one moment.
     type Batch: Send + Sync;
 
-    /// Why something could not be delivered. The source is tried again later.
+    /// Error of a delivery. The source is tried again later.
     type Error: Display + Send;
 
-    /// All sources with something between their cursor and their tail.
+    /// Lists all sources whose cursor is before their tail.
     fn backlog(&self) -> impl Future<Output = Result<Vec<LogId>, Self::Error>> + Send;
 
-    /// The next batch of a source; none when nothing is left. `stale` is the batch that was worked out just before and could
-    /// not be delivered because something had changed.
+    /// Computes the next batch of a source. Returns `None` when nothing is left. `stale` is the batch that was computed
+    /// just before and could not be delivered because of a concurrent change.
     fn next(
         &self,
         source: LogId,
         stale: Option<Self::Batch>,
     ) -> impl Future<Output = Result<Option<Self::Batch>, Self::Error>> + Send;
 
-    /// Delivers a batch, in one commit or several, each of which moves the cursor.
+    /// Delivers a batch in one or more commits, each of which moves the cursor.
     fn deliver(
         &self,
         source: LogId,
         batch: &Self::Batch,
     ) -> impl Future<Output = Result<Delivered, Self::Error>> + Send;
 
-    /// Delivers one batch of a source, if something is left. A batch that is stale is worked out again; when that happens
-    /// again and again, the source has to wait for its next turn.
+    /// Delivers one batch of a source, if any is left. A stale batch is computed again, up to a limit; then the source
+    /// is queued again.
     fn step(&self, source: LogId) -> impl Future<Output = Result<Left, Self::Error>> + Send {
         async move {
             let mut stale = None;
@@ -59,17 +60,17 @@ pub trait Work: Send + Sync {
 /// Whether a source may have more to deliver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It may.
+    /// The source may have more records.
     More,
-    /// Its cursor is at its tail, or the source has gone.
+    /// The cursor is at the tail, or the source no longer exists.
     Nothing,
 }
 
-/// Whether a batch was delivered.
+/// Outcome of delivering a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// All of it was, and the cursor has moved past it.
+    /// The whole batch was delivered, and the cursor has moved past it.
     Yes,
-    /// The cursor or what the batch rests on has changed; the batch has to be worked out again.
+    /// The cursor or other state the batch was computed from has changed. The batch must be computed again.
     Stale,
 }

@@ -1,11 +1,11 @@
-//! Reads a table as it was at one moment, in steps, while it goes on changing.
+//! Incremental snapshots: a table is read as of one moment, in steps, while it keeps changing.
 //!
-//! A store writes its tables to disk from time to time. It cannot hold its lock for that long, and a second
-//! copy of the tables would double their memory. So a snapshot *begins* at a moment, which costs nothing, and
-//! is read in key order, some rows at a time. Until it is finished, a row that changes before it was read is
-//! first saved as its *before-image*.
+//! A store writes its tables to disk from time to time. It cannot hold its lock for that long, and a second copy of the
+//! tables would double their memory. So a snapshot *begins* at a moment, at no cost, and is read in key order, some
+//! rows at a time. Until the snapshot is finished, a row that changes before it was read is first saved as its
+//! *before-image*.
 //!
-//! Invariant: the rows that are read are exactly the table at the moment when the snapshot began.
+//! Invariant: the rows read are exactly the table at the moment the snapshot began.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,35 +13,35 @@ use std::ops::{Bound, RangeBounds};
 
 use super::StateMachine;
 
-/// Tables of which a snapshot can be read, for stores that write them down.
+/// Tables that support snapshots, for stores that write them to disk.
 pub trait Snapshots: StateMachine {
-    /// One row of a snapshot. Cheap to clone: a step only gathers rows, and they are written after the lock is given back.
+    /// One row of a snapshot. It must be cheap to clone: a step only collects rows under the lock, and they are written
+    /// after the lock is released.
     type Row: Send;
 
     /// Begins a snapshot of the tables as they are now.
     fn begin_snapshot(&mut self);
 
-    /// The next rows of the snapshot; none when it is over. Looks at `most` rows, give or take a few, of which some may
-    /// not belong to it.
+    /// Reads the next rows of the snapshot. Returns `None` when it is finished. Examines about `most` rows, some of
+    /// which may not belong to the snapshot.
     fn next_rows(&mut self, most: usize) -> Option<Vec<Self::Row>>;
 
-    /// Gives the snapshot up, if there is one.
+    /// Discards the snapshot, if there is one.
     fn end_snapshot(&mut self);
 
-    /// Gives the changes that make a row. Those of all rows, in the order in which they came, make the same tables from
-    /// empty ones.
+    /// Passes the changes that recreate a row to `change`. The changes of all rows, in the order they were read,
+    /// recreate the tables from empty ones.
     fn restore(row: Self::Row, change: &mut dyn FnMut(Self::Change));
 }
 
-/// Rows of a table as they were when a snapshot began. For a table that is not a [`SnapshotMap`]: it must call
+/// Before-images of a table's rows during a snapshot. A table that is not a [`SnapshotMap`] must call
 /// [`BeforeImages::keep`] before each change of a row.
 pub struct BeforeImages<K, V>(Option<Snapshot<K, V>>);
 
 struct Snapshot<K, V> {
-    /// The last key that was read.
+    /// Last key that was read.
     read: Option<K>,
-    /// Rows above that key that changed since the snapshot began, as they were; `None` for a row that did not
-    /// exist.
+    /// Before-images of rows above that key that changed since the snapshot began. `None` for a row that did not exist.
     images: BTreeMap<K, Option<V>>,
 }
 
@@ -101,8 +101,7 @@ impl<K: Ord + Clone, V> BeforeImages<K, V> {
                     now.next().map(|(key, row)| (key, Some(row))).expect("just seen")
                 }
                 (next, _) => {
-                    // The current row, if it still exists, has changed since; its before-image is the one to
-                    // return.
+                    // The current row, if it still exists, has changed since, so its before-image is returned.
                     if next == image {
                         now.next();
                     }
@@ -141,7 +140,7 @@ impl<K: Ord + Clone, V: Clone> SnapshotMap<K, V> {
         self.rows.is_empty()
     }
 
-    /// The row of a key.
+    /// Returns the row of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.rows.get(key)
     }
@@ -151,24 +150,24 @@ impl<K: Ord + Clone, V: Clone> SnapshotMap<K, V> {
         self.rows.contains_key(key)
     }
 
-    /// All rows, in key order.
+    /// All rows in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.rows.iter()
     }
 
-    /// The rows in a range of keys, in order.
+    /// Rows in a range of keys, in order.
     pub fn range(&self, range: impl RangeBounds<K>) -> impl Iterator<Item = (&K, &V)> {
         self.rows.range(range)
     }
 
-    /// The row of a key, to be changed.
+    /// Returns the row of a key for modification.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let Self { rows, before } = self;
         before.keep(key, || rows.get(key).cloned());
         rows.get_mut(key)
     }
 
-    /// The row of a key, to be changed; inserted first if it does not exist.
+    /// Returns the row of a key for modification, inserted first if it does not exist.
     pub fn or_insert_with(&mut self, key: K, new: impl FnOnce() -> V) -> &mut V {
         let Self { rows, before } = self;
         before.keep(&key, || rows.get(&key).cloned());

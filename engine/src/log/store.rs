@@ -1,93 +1,92 @@
-//! The traits a store implements, and what it can say instead of an answer.
+//! Traits that a store implements, and its errors.
 
 use futures_util::future::BoxFuture;
 use tidings_model::{LogId, Position};
 
 use super::{Commit, Committed, Page, Refusal, Span, Status};
 
-/// Reading side of a store. See the [module](super) for what it promises.
+/// Reading side of a store. See the [module](super) for its guarantees.
 pub trait Logs: Send + Sync + 'static {
-    /// A number for a log to be created. It may stay unused.
+    /// Reserves an id for a log to be created. It may stay unused.
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>>;
 
-    /// The log as it is.
+    /// Returns the current status of a log.
     fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>>;
 
-    /// Records of a log in order, with the log's status at the same moment.
+    /// Reads records of a log in order, with the log's status at the same moment.
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>>;
 
-    /// Whether a commit that takes space would be taken now, as far as can be told without making one.
+    /// Whether the store would currently accept a commit that takes space, as far as it can tell without making one.
     fn accepting(&self) -> Result<(), StoreError>;
 }
 
 /// Writing side of a store, for a capability whose tables are `P`.
 pub trait Commits<P: StateMachine>: Logs {
-    /// Makes a commit. Durable and visible when it returns. A caller that stops waiting learns nothing:
-    /// the commit may or may not be made, but never in part.
+    /// Makes a commit. It is durable and visible when this returns. If the future is dropped, the outcome is unknown:
+    /// the commit is made completely or not at all.
     fn commit(&self, commit: Commit<P::Change>) -> BoxFuture<'_, Result<Committed, CommitError<Refused<P>>>>;
 }
 
-/// A store that holds the tables `P` in memory. What a capability asks of its tables needs no other answer from one such
-/// store than from another.
+/// A store that holds the tables `P` in memory. A capability implements its queries once for all such stores.
 pub trait ReadsTable<P: StateMachine>: Commits<P> {
-    /// Looks at the tables and, with the function given to `look`, at logs, both at one moment.
+    /// Runs `look` with the tables and a function that returns the status of a log, both as of one moment.
     fn with_table<R>(&self, look: impl FnOnce(&P, &dyn Fn(LogId) -> Option<Status>) -> R) -> R;
 }
 
 /// A capability's own change, carried by a commit beside the operations on logs.
 pub trait Change: Send + Sync + 'static {
-    /// Why the capability's tables refuse one.
+    /// Reason for which the capability's tables refuse a change.
     type Refusal: std::error::Error + Send + Sync + 'static;
 }
 
-/// A capability's tables as a state machine, for stores that hold them in memory. Pure: a change is validated
-/// and applied without I/O, the clock or randomness, so that replaying the same changes gives the same tables.
+/// A capability's tables as a state machine, for stores that hold them in memory. Pure: changes are validated and
+/// applied without I/O, the clock or randomness, so that replaying the same changes gives the same tables.
 pub trait StateMachine: Default + Send + Sync + 'static {
-    /// What can be done to them.
+    /// Type of the changes.
     type Change: Change;
 
-    /// Whether the change may be applied to the tables as they are.
+    /// Whether the change may be applied to the current tables.
     fn validate(&self, change: &Self::Change) -> Result<(), <Self::Change as Change>::Refusal>;
 
-    /// Applies a change that was validated good.
+    /// Applies a change that passed validation.
     fn apply(&mut self, change: Self::Change);
 }
 
-/// Why tables refuse a change.
+/// Reason for which tables refuse a change.
 pub type Refused<T> = <<T as StateMachine>::Change as Change>::Refusal;
 
-/// StateMachine of which `P` are a part. A store keeps one value of tables, a catalog; each capability sees its own part
-/// of it and commits its own changes, and a commit is atomic over all parts because the catalog is one.
+/// Tables that contain `P` as a part. A store keeps one value of tables, the catalog. Each capability sees its own part
+/// and commits its own changes. A commit is atomic over all parts because there is only one catalog.
 pub trait HasTable<P: StateMachine>: StateMachine {
-    /// The part.
+    /// Returns the part.
     fn table(&self) -> &P;
 
-    /// The part's change as one of the whole. A part whose changes may hold those of another routes them there, so
-    /// that one commit changes both.
+    /// Converts a change of the part to a change of the catalog. When a part's change carries a change of another part,
+    /// it is routed to that part, so that one commit can change both.
     fn wrap(change: P::Change) -> Self::Change;
 
-    /// The part's change in one of the whole; none when that is another part's. What [`Self::wrap`] routes to another part
-    /// is a change of that one.
+    /// Returns the part's change that a change of the catalog contains, or `None` when it belongs to another part. A
+    /// change that [`Self::wrap`] routed to another part belongs to that part.
     fn part(change: &Self::Change) -> Option<&P::Change>;
 
-    /// The refusal in the part's words; none when the part could not have caused it.
+    /// Converts a refusal of the catalog to one of the part, or `None` when the part could not have caused it.
     fn refused(refusal: Refused<Self>) -> Option<Refused<P>>;
 }
 
-/// A table that stands on another table of the same catalog, its base: its changes may carry changes of the base, and it
-/// keeps in step with what happens there.
+/// A table that depends on another table of the same catalog, its base: its changes may carry changes of the base, and
+/// it is updated when the base changes.
 pub trait StandsOn<B: StateMachine>: StateMachine {
-    /// The base's change that a change of this table carries, or the change itself if it carries none.
+    /// Returns the base's change that a change of this table carries, or the change itself if it carries none.
     fn base_change(change: Self::Change) -> Result<B::Change, Self::Change>;
 
-    /// A refusal of the base in this table's words.
+    /// Converts a refusal of the base to one of this table.
     fn base_refusal(refusal: Refused<B>) -> Refused<Self>;
 
-    /// Keeps in step with a change of the base, which is applied right after.
+    /// Updates this table for a change of the base, before the base applies it.
     fn on_base_change(&mut self, change: &B::Change);
 }
 
-/// A table that stands alone is its own catalog.
+/// A table on its own is its own catalog.
 impl<T: StateMachine> HasTable<T> for T {
     fn table(&self) -> &T {
         self
@@ -106,7 +105,7 @@ impl<T: StateMachine> HasTable<T> for T {
     }
 }
 
-/// Why a commit was not made. Nothing of it holds.
+/// Error of a commit. Nothing of the commit took effect.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<R: std::error::Error + 'static> {
     /// A log refused its operation.
@@ -115,13 +114,13 @@ pub enum CommitError<R: std::error::Error + 'static> {
     /// The capability's tables refused a change.
     #[error(transparent)]
     Declined(R),
-    /// The store could not.
+    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
 }
 
 impl<R: std::error::Error + 'static> CommitError<R> {
-    /// The same in the words of a part, for a commit of that part to a catalog that refuses with `R`.
+    /// Converts the error of a catalog that refuses with `R` to the error of the part that made the commit.
     pub fn of_part<T: HasTable<P, Change: Change<Refusal = R>>, P: StateMachine>(
         self,
     ) -> CommitError<Refused<P>> {
@@ -141,38 +140,37 @@ impl<R: std::error::Error + 'static> CommitError<R> {
     }
 }
 
-/// Why a read gives nothing.
+/// Error of a read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// There is no such log, or no longer.
+    /// The log does not exist, or no longer exists.
     #[error("{0} does not exist")]
     NoSuchLog(LogId),
-    /// Records after the asked position are gone.
+    /// Records after the requested position have been trimmed.
     #[error("records up to {floor:?} are gone")]
     Trimmed {
-        /// Reading from here gives the oldest that is kept.
+        /// Position of the last trimmed record. A read after it returns the oldest kept record.
         floor: Position,
-        /// The tail at that moment.
+        /// Tail of the log at that moment.
         tail: Position,
     },
-    /// The store could not.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Trouble of the store itself, not of the request.
+/// Error of the store itself, not of the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The disk is full. Writes are accepted again when there is space.
     #[error("the store is out of space")]
     NoSpace,
-    /// The commit is larger than this store can make durable at once. Nothing is wrong with the store, and a smaller one is
-    /// accepted.
+    /// The commit is larger than this store can make durable at once. The store is healthy and accepts smaller commits.
     #[error("the commit takes {bytes} bytes, and the store takes at most {most} in one")]
     TooLarge {
-        /// About what it takes.
+        /// Approximate size of the commit in bytes.
         bytes: usize,
-        /// The limit.
+        /// Maximum size of a commit in bytes.
         most: usize,
     },
     /// The store has stopped.
@@ -188,7 +186,7 @@ mod tests {
     use crate::log::{ChangeFeed, Memory, Observer};
     use crate::{Bus, WallClock};
 
-    /// A part: a number that only grows.
+    /// A part of the catalog: a number that may only increase.
     #[derive(Default)]
     struct Mark(u64);
 
@@ -214,7 +212,7 @@ mod tests {
         }
     }
 
-    /// A part that stands on the other: its changes may be those of a mark.
+    /// A part that depends on the other: its changes may carry changes of a mark.
     #[derive(Default)]
     struct Names(Vec<&'static str>);
 
@@ -332,7 +330,7 @@ mod tests {
         store.look(|catalog, _| assert_eq!((catalog.mark.0, &*catalog.names.0), (2, &["a"][..])));
     }
 
-    /// The marks that were told, after the one that was there.
+    /// Records the initial mark and each change reported since.
     #[derive(Default)]
     struct Marks(Mutex<Vec<u64>>);
 
