@@ -1,4 +1,4 @@
-//! What a request that was let in holds, to be asked again while it lasts.
+//! Passes: the authorization of a request, which can be checked again while the request lasts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,27 +14,27 @@ use crate::gate::{Allowed, Authorize, Credential, Denied, Route, is_public};
 use crate::principal::{Grants, Principal, Reach, Scope};
 use crate::projects::{Ground, Projects};
 
-/// How often an application that decides by itself is asked again about whoever is still there.
+/// Interval at which the application is asked again about requests that are still in progress.
 const ASK_AGAIN: Duration = Duration::from_secs(4);
 
-/// A decision of an application that is younger than this is not asked for again.
+/// Age up to which a decision of the application is reused without asking again.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Lets a request in, for as long as it holds. Clones are the same pass.
+/// Authorization of a request. It can be revoked while the request lasts. Clones share the same state.
 #[derive(Clone)]
 pub struct Pass {
     principal: Option<Arc<Principal>>,
     hold: Hold,
 }
 
-/// What a pass rests on.
+/// What a pass is based on.
 #[derive(Clone)]
 pub(crate) enum Hold {
-    /// Nothing: everybody is let in.
+    /// No condition: every request is admitted.
     Open,
     /// A credential or a public stream.
     Granted(Arc<Granted>),
-    /// The word of an application.
+    /// A decision of the application.
     Asked(Arc<Asked>),
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Granted {
     project: ProjectId,
     reason: Reason,
     expires_at: Option<Timestamp>,
-    /// The generation of the projects at which the reason was last seen to stand.
+    /// Generation of the projects at which the reason was last found valid.
     seen: AtomicU64,
 }
 
@@ -57,18 +57,19 @@ impl Pass {
         Self { principal: principal.map(Arc::new), hold }
     }
 
-    /// Who acts; nobody in particular when the stream is public.
+    /// The authenticated principal, or `None` for anonymous access to a public stream.
     pub fn principal(&self) -> Option<&Principal> {
         self.principal.as_deref()
     }
 
-    /// Which kinds of streams it is about. What is public is never a session.
+    /// Kinds of streams the pass covers. Without a principal these are plain streams, because a public stream is never
+    /// a session.
     pub fn reach(&self) -> Reach {
         self.principal().map_or(Reach::PlainStreams, Principal::reach)
     }
 
-    /// Whether it still counts. Cheap: a comparison of two numbers, unless projects have changed since it was last
-    /// asked. What has once not held never holds again.
+    /// Whether the pass is still valid. Cheap unless projects have changed since the last call: it compares two
+    /// numbers. A pass that is invalid never becomes valid again.
     pub fn holds(&self, now: Timestamp) -> bool {
         match &self.hold {
             Hold::Open => true,
@@ -77,7 +78,7 @@ impl Pass {
         }
     }
 
-    /// Resolves when it does not hold any more.
+    /// Resolves when the pass is no longer valid.
     pub async fn ended(&self, clock: &dyn Clock) {
         match &self.hold {
             Hold::Open => std::future::pending().await,
@@ -86,7 +87,7 @@ impl Pass {
         }
     }
 
-    /// Validates once more, after something that may have taken long, such as a body on its way.
+    /// Checks the pass again after an operation that may have taken long, such as receiving a body.
     pub async fn again(&self, now: Timestamp) -> Result<(), Denied> {
         match &self.hold {
             Hold::Asked(asked) => asked.again(now).await,
@@ -128,7 +129,7 @@ impl Hold {
     }
 }
 
-/// In place of a generation: it has fallen, and what comes later does not raise it.
+/// Value of `seen` for a pass that was found invalid. It stays invalid whatever changes later.
 const FALLEN: u64 = u64::MAX;
 
 impl Granted {
@@ -163,7 +164,7 @@ impl Granted {
                 }
             };
             tokio::select! {
-                // The sender lives as long as the projects that this holds.
+                // The sender lives as long as `projects`, so this cannot fail.
                 _ = generations.changed() => {}
                 () = expiry => {}
             }
@@ -171,7 +172,7 @@ impl Granted {
     }
 }
 
-/// A decision of an application, kept fresh from the first time that somebody asks for it.
+/// Decision of the application. It is refreshed in the background from its first use on.
 pub(crate) struct Asked {
     question: Arc<Question>,
     at: Timestamp,
@@ -188,7 +189,7 @@ struct Question {
     clock: Arc<dyn Clock>,
 }
 
-/// Ends with the pass.
+/// Background task that refreshes a decision. Dropping it, together with the pass, aborts the task.
 struct Asking(JoinHandle<()>);
 
 impl Drop for Asking {
@@ -224,7 +225,7 @@ impl Asked {
         let question = Arc::new(Question { authorize, route, credential, clock });
         let Allowed { user, expires_at } = question.ask().await?;
         let project = question.route.project.clone();
-        // The application decides anew for each action, so no scope is kept from it.
+        // The application decides on each action separately, so the principal has every scope.
         let principal =
             Principal { project, user: user.map(Into::into), scope: Scope::Manage, grants: Grants::Project };
         let asked = Self {

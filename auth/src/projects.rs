@@ -1,4 +1,4 @@
-//! The handle: projects as they are now, changed in the store and known in memory.
+//! [`Projects`]: the handle that changes projects in the store and reads them from memory.
 
 use std::sync::{Arc, RwLockReadGuard};
 
@@ -14,7 +14,7 @@ use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, Pr
 use crate::token::Unverified;
 use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
 
-/// The projects of a server. Clones are the same projects.
+/// Handle to the projects of a server. Clones share the same state.
 #[derive(Clone)]
 pub struct Projects {
     inner: Arc<Inner>,
@@ -26,39 +26,39 @@ struct Inner {
     registry: Arc<Registry>,
 }
 
-/// What the configuration gives, beside what is stored: the same to several servers.
+/// Projects and keys from the configuration, in addition to those stored. Several servers may share one configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// Projects and their keys, newest first.
+    /// Projects with their keys, newest key first.
     pub projects: Vec<(ProjectId, Vec<Key>)>,
-    /// A further admin key.
+    /// Digest of an additional admin key.
     pub admin: Option<AdminDigest>,
 }
 
-/// Why a project cannot be changed so.
+/// Error of an operation on a project.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectError {
-    /// The id would shadow a path.
+    /// The id is reserved because it would shadow a path.
     #[error(
         "ids that begin with `_` and the ids stream, streams, config and projects are kept for the server"
     )]
     Reserved,
-    /// It is not ours to change.
+    /// The project or key comes from the configuration and cannot be changed here.
     #[error("the project's keys are given by the configuration; change them there")]
     Given,
-    /// The default project always exists.
+    /// The default project cannot be removed.
     #[error("the default project cannot be removed")]
     Default,
-    /// It has no key to sign with.
+    /// The project has no key to sign with.
     #[error("the project has no key yet; rotate its key to give it one")]
     NoKey,
-    /// It cannot be set so.
+    /// The project configuration is invalid.
     #[error(transparent)]
     Config(#[from] InvalidConfig),
-    /// The table refuses it.
+    /// The table refused the change.
     #[error(transparent)]
     Declined(#[from] Declined),
-    /// The store could not.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -73,39 +73,39 @@ impl From<CommitError<Declined>> for ProjectError {
     }
 }
 
-/// A key that was just made, to be told once.
+/// A newly created key. Its secret is shown only once.
 #[derive(Clone, Debug)]
 pub struct NewKey {
-    /// Of this project.
+    /// Project of the key.
     pub project: ProjectId,
     /// The key.
     pub key: Key,
 }
 
 impl NewKey {
-    /// The API key that goes with it.
+    /// The API key derived from the key.
     pub fn api_key(&self) -> String {
         self.key.api_key(&self.project)
     }
 }
 
-/// A project in a list.
+/// Entry of the list of projects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its id.
+    /// Id of the project.
     pub project: ProjectId,
-    /// Names of its keys, newest first.
+    /// Ids of its keys, newest first.
     pub kids: Vec<Kid>,
 }
 
-/// What a credential rests on. It counts as long as that is there.
+/// What a credential is based on. The credential is valid as long as this exists.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ground {
     Key(Kid),
     Admin(AdminDigest),
 }
 
-/// A credential that was found good.
+/// A credential that was verified.
 pub(crate) struct Verified {
     pub(crate) principal: Principal,
     pub(crate) ground: Ground,
@@ -113,7 +113,7 @@ pub(crate) struct Verified {
 }
 
 impl Projects {
-    /// Projects in the given store, beside those of the configuration.
+    /// Opens the projects of a store, together with those of the configuration.
     pub fn open(store: Arc<dyn Store>, randomness: Arc<dyn Randomness>, given: Given) -> Self {
         let registry = Arc::new(Registry::new(given));
         let observer: Arc<dyn Observer<Table>> = registry.clone();
@@ -133,7 +133,7 @@ impl Projects {
         self.inner.registry.known()
     }
 
-    /// Creates a project, with a new key or the one that was chosen.
+    /// Creates a project with the given key, or with a generated one.
     pub async fn create(&self, project: &ProjectId, key: Option<Key>) -> Result<NewKey, ProjectError> {
         if project.is_reserved() {
             return Err(ProjectError::Reserved);
@@ -146,7 +146,7 @@ impl Projects {
         Ok(NewKey { project: project.clone(), key })
     }
 
-    /// All projects that have been created or given, by id.
+    /// All active projects, stored or configured, ordered by id.
     pub fn list(&self) -> Vec<Listed> {
         let known = self.known();
         let active = known.projects.iter().filter(|(_, project)| project.state == ProjectState::Active);
@@ -159,7 +159,8 @@ impl Projects {
         all
     }
 
-    /// Gives a project a new first key. Those before it count until they are removed.
+    /// Adds a key as the newest key of a project, generated unless one is given. Older keys stay valid until they are
+    /// removed.
     pub async fn rotate_key(&self, project: &ProjectId, key: Option<Key>) -> Result<NewKey, ProjectError> {
         if self.is_given(project) {
             return Err(ProjectError::Given);
@@ -169,16 +170,16 @@ impl Projects {
         Ok(NewKey { project: project.clone(), key })
     }
 
-    /// Lets a key count no more, and with it all that was signed with it.
+    /// Removes a key. Everything signed with it becomes invalid.
     pub async fn remove_key(&self, project: &ProjectId, kid: &Kid) -> Result<(), ProjectError> {
         if self.given_keys(project).any(|key| key.kid() == kid) {
             return Err(ProjectError::Given);
         }
-        // One that leaked must go even if the configuration gives the project others meanwhile.
+        // A leaked key must be removable even when the configuration has since given the project other keys.
         let last = if self.is_given(project) { LastKey::MayGo } else { LastKey::Stays };
         let change = Change::RemoveKey { project: project.clone(), kid: kid.clone(), last };
         match self.change(change).await {
-            // It exists, though nothing of it is stored.
+            // The project exists in the configuration, but nothing of it is stored.
             Err(ProjectError::Declined(Declined::NoSuchProject)) if self.is_given(project) => {
                 Err(Declined::NoSuchKey.into())
             }
@@ -186,7 +187,7 @@ impl Projects {
         }
     }
 
-    /// Removes a project. Nobody can use it from now on; what it has is removed in the background.
+    /// Removes a project. It cannot be used from now on; its data is removed in the background.
     pub async fn remove(&self, project: &ProjectId) -> Result<(), ProjectError> {
         if *project == ProjectId::default_project() {
             return Err(ProjectError::Default);
@@ -197,24 +198,24 @@ impl Projects {
         self.change(Change::Remove { project: project.clone() }).await
     }
 
-    /// Projects that were removed and of which something may be left.
+    /// Removed projects whose data may not be completely deleted yet.
     pub fn removing(&self) -> Vec<ProjectId> {
         let known = self.known();
         let removing = known.projects.iter().filter(|(_, project)| project.state == ProjectState::Removing);
         removing.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Resolves when a project was removed since this was last asked.
+    /// Resolves when a project was removed since the last call resolved.
     pub async fn some_removed(&self) {
         self.inner.registry.removed.notified().await;
     }
 
-    /// Frees the id of a removed project of which nothing is left.
+    /// Frees the id of a removed project whose data is completely deleted.
     pub async fn forget(&self, project: &ProjectId) -> Result<(), ProjectError> {
         self.change(Change::Forget { project: project.clone() }).await
     }
 
-    /// How a project is set; none when it does not exist.
+    /// Returns the configuration of a project, or `None` when it does not exist.
     pub fn config(&self, project: &ProjectId) -> Option<Config> {
         match self.get(project) {
             Some(known) => Some(known.config.clone()),
@@ -223,25 +224,25 @@ impl Projects {
         }
     }
 
-    /// Whether some project is set so.
+    /// Whether the configuration of any project satisfies the predicate.
     pub fn any_config(&self, is_so: impl Fn(&Config) -> bool) -> bool {
         self.known().projects.values().any(|project| is_so(&project.config))
     }
 
-    /// Sets a project. The caller has found that it exists.
+    /// Sets the configuration of a project. The caller must have checked that the project exists.
     pub async fn configure(&self, project: &ProjectId, config: Config) -> Result<(), ProjectError> {
         config.check()?;
         self.change(Change::Configure { project: project.clone(), config }).await
     }
 
-    /// Replaces the admin key by a new one or the one that was chosen.
+    /// Replaces the stored admin key by the given key, or by a generated one.
     pub async fn set_admin_key(&self, key: Option<AdminKey>) -> Result<AdminKey, ProjectError> {
         let key = key.unwrap_or_else(|| AdminKey::draw(&*self.inner.randomness));
         self.change(Change::SetAdmin(key.digest())).await?;
         Ok(key)
     }
 
-    /// Whether nobody could ever be let in: there is no key at all.
+    /// Whether there is no key at all, so that no request can ever be authenticated.
     pub fn has_no_keys(&self) -> bool {
         let known = self.known();
         let keyless = known.projects.values().all(|project| project.keys.is_empty());
@@ -253,7 +254,7 @@ impl Projects {
         self.get(project).is_some() || *project == ProjectId::default_project()
     }
 
-    /// A token of these claims, signed with the newest key of their project.
+    /// Signs a token with these claims, using the newest key of their project.
     pub fn sign(&self, claims: &Claims) -> Result<String, ProjectError> {
         if !self.exists(&claims.project) {
             return Err(Declined::NoSuchProject.into());
@@ -267,17 +268,17 @@ impl Projects {
         known.projects.get(project).filter(|project| project.state == ProjectState::Active).cloned()
     }
 
-    /// Counts the changes of projects.
+    /// Number of changes of projects applied so far.
     pub fn generation(&self) -> u64 {
         *self.inner.registry.generation().borrow()
     }
 
-    /// Hears when that changes.
+    /// Subscribes to changes of [`generation`](Self::generation).
     pub fn generations(&self) -> watch::Receiver<u64> {
         self.inner.registry.generation().subscribe()
     }
 
-    /// Who acts with a credential in a project.
+    /// Verifies a credential for a project.
     pub(crate) fn verify(
         &self,
         project: &ProjectId,
@@ -307,7 +308,7 @@ impl Projects {
         if claims.not_before.is_some_and(|at| now < at) {
             return Err(Denied::TooEarly);
         }
-        // A good token of another project is one for a wrong door, not a bad one.
+        // A valid token of another project is reported as such, not as an invalid token.
         let kid = signer.filter(|_| claims.project == *project).ok_or(Denied::WrongProject)?;
         let expires_at = Some(claims.expires_at);
         Ok(Verified { principal: claims.principal(), ground: Ground::Key(kid), expires_at })
@@ -335,12 +336,12 @@ impl Projects {
         digests.into_iter().flatten().find(|digest| digest.is_of(text)).map(Ground::Admin)
     }
 
-    /// Whether the text is a credential of anybody.
+    /// Whether the text is a valid credential of the project it names.
     pub(crate) fn knows(&self, text: &str, now: Timestamp) -> bool {
         Self::named_by(text).is_some_and(|project| self.verify(&project, text, now).is_ok())
     }
 
-    /// The project that a credential says it is for.
+    /// The project that a credential names. The credential is not verified.
     pub(crate) fn named_by(text: &str) -> Option<ProjectId> {
         match split_api_key(text) {
             Some((project, _)) => Some(project),
@@ -348,7 +349,7 @@ impl Projects {
         }
     }
 
-    /// Whether what a credential rests on is still there.
+    /// Whether the key that a credential is based on still exists.
     pub(crate) fn stands(&self, project: &ProjectId, ground: &Ground) -> bool {
         match ground {
             Ground::Key(kid) => self.get(project).is_some_and(|known| known.key(kid).is_some()),
@@ -359,7 +360,7 @@ impl Projects {
         }
     }
 
-    /// Makes a change. What is known in memory follows it where the store applies it.
+    /// Commits a change. The registry in memory is updated when the store applies it.
     async fn change(&self, change: Change) -> Result<(), ProjectError> {
         self.inner.store.commit(Commit::new().changing(change)).await?;
         Ok(())

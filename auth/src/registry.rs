@@ -1,4 +1,5 @@
-//! Projects as they are now, in memory: what is stored of them, as changes are applied, and what the configuration gives.
+//! In-memory registry of projects: the stored ones, kept up to date with applied changes, merged with the
+//! configuration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
@@ -10,26 +11,26 @@ use tokio::sync::{Notify, watch};
 use crate::table::{Change, Project, Table};
 use crate::{AdminDigest, Given, Key};
 
-/// The projects in memory. It follows the changes that the store applies, whoever made them.
+/// Registry of projects in memory. It observes the changes that the store applies, whichever node made them.
 pub(crate) struct Registry {
     given: Given,
     known: RwLock<Known>,
-    /// Counts changes. Whoever was let in at an earlier count asks again.
+    /// Number of changes so far. A pass granted at an earlier generation is checked again.
     generation: watch::Sender<u64>,
-    /// Told when a project was removed.
+    /// Notified when a project is removed.
     pub(crate) removed: Notify,
 }
 
-/// Projects as they are now.
+/// Current projects.
 #[derive(Default)]
 pub(crate) struct Known {
     stored: Table,
-    /// All projects that are stored or given, each with all its keys.
+    /// All stored or configured projects, each with its stored and configured keys.
     pub(crate) projects: HashMap<ProjectId, Arc<Project>>,
 }
 
 impl Known {
-    /// What is stored of the admin key.
+    /// Stored digest of the admin key.
     pub(crate) fn admin(&self) -> Option<AdminDigest> {
         self.stored.admin()
     }
@@ -62,7 +63,8 @@ impl Registry {
         self.given.projects.iter().any(|(given, _)| given == id)
     }
 
-    /// A project as it is stored, with the keys that the configuration gives it; none if it is neither.
+    /// Merges the stored project with the keys from the configuration. Returns `None` if it is neither stored nor
+    /// configured.
     fn with_given(&self, id: &ProjectId, stored: Option<&Arc<Project>>) -> Option<Arc<Project>> {
         if !self.is_given(id) {
             return stored.cloned();
