@@ -1,4 +1,4 @@
-//! What is in memory beside the tables of rooms. It follows the changes that are applied, whoever made them.
+//! State of rooms in memory beside the tables. It observes applied changes, whichever node made them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use crate::{Change, Store, Table};
 
 #[derive(Default)]
 pub(crate) struct Caches {
-    /// The epoch as it was last applied.
+    /// Epoch of the last applied take-over.
     epoch: AtomicU64,
     pub(crate) leases: MembershipLeases,
     pub(crate) active: ActiveRooms,
 }
 
 impl Caches {
-    /// Caches that follow a store for as long as they are there.
+    /// Creates caches that observe a store for as long as they exist.
     pub(crate) fn of(store: &dyn Store) -> Arc<Self> {
         let caches = Arc::new(Self::default());
         let observer: Arc<dyn Observer<Table>> = caches.clone();
@@ -44,10 +44,10 @@ impl Observer<Table> for Caches {
                 self.leases.clear(*log);
                 self.active.remove(*log);
             }
-            // What an active room knows of these it learns from its own writes: only the node that leads gives cursors
-            // and keeps marks, and it reads rooms anew when it begins to lead.
+            // An active room learns these from its own writes: only the leader assigns cursors and tracks these marks,
+            // and it reloads rooms when it begins to lead.
             Change::Reserve { .. } | Change::Kept { .. } | Change::Reacted { .. } => {}
-            // Nothing in memory depends on these.
+            // No cache depends on these.
             Change::Owned { .. }
             | Change::Create { .. }
             | Change::Collapse { .. }

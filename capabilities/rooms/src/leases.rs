@@ -1,9 +1,9 @@
-//! MembershipLeases: who listens to a room, to be told at once that it may not any more.
+//! Membership leases: let a reader of a room notice at once that its user is no longer a member.
 //!
-//! Whoever is being removed leaves its leases before the removal is committed, and gets none that holds until it is. So
-//! nothing that is committed after the removal reaches it. What becomes of the leases is decided where the removal is
-//! applied, by whichever node it was made: they are revoked. If it fails instead, those who had them are still members: their
-//! leases do not hold any more, but are not revoked either, and they may come again.
+//! Before the removal of a user is committed, the user's leases stop holding, and new ones do not hold until the
+//! outcome is known. So no event committed after the removal reaches the user. When the removal is applied, by
+//! whichever node it was made, the leases are revoked. If the removal fails, the user is still a member: the leases no
+//! longer hold but are not revoked either, and the reader may take a new one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,31 +12,31 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tidings_engine::log::plan::LogHash;
 use tidings_model::{LogId, UserId};
 
-/// All leases of a server. Clones are the same leases.
+/// All membership leases of a server. Clones share the same state.
 #[derive(Clone, Default)]
 pub(crate) struct MembershipLeases(Arc<Mutex<Rows>>);
 
-/// By room and user, those who listen or are leaving.
+/// Leases by room and user, for users that have leases or are being removed.
 type Rows = HashMap<LogId, HashMap<UserId, MemberLeases>, LogHash>;
 
 #[derive(Default)]
 struct MemberLeases {
-    /// Shared by all leases of the user.
+    /// State shared by all current leases of the user.
     standing: Arc<Standing>,
-    /// How many that are.
+    /// Number of current leases.
     taken: usize,
-    /// How many removals are under way.
+    /// Number of removals in progress.
     leaving: usize,
 }
 
-/// How it stands with the leases at a member. To begin with: a removal is under way, and nobody knows how it ends.
+/// State of a member's leases. Default: a removal is in progress with an unknown outcome.
 #[derive(Default)]
 struct Standing(AtomicU8);
 
 impl Standing {
     const LEAVING: u8 = 0;
     const HOLDS: u8 = 1;
-    /// The user does not belong to the room any more.
+    /// The user is no longer a member of the room.
     const REVOKED: u8 = 2;
     /// The removal has failed.
     const SHAKEN: u8 = 3;
@@ -51,7 +51,7 @@ impl Standing {
 }
 
 impl MemberLeases {
-    /// It is decided how it ends for all who sit here; who comes next gets a member of its own.
+    /// Sets the final state of the current leases. Later leases get a new shared state.
     fn end(&mut self, standing: u8) {
         self.standing.set(standing);
         (self.standing, self.taken) = (Arc::default(), 0);
@@ -73,7 +73,7 @@ impl MembershipLeases {
         MembershipLease { leases: self.clone(), room, user: user.clone(), standing: member.standing.clone() }
     }
 
-    /// Some users are being removed, until what is returned is dropped.
+    /// Marks users as being removed until the returned guard is dropped.
     pub(crate) fn leave(&self, room: LogId, users: &[UserId]) -> Leaving {
         let mut rows = self.lock();
         let row = rows.entry(room).or_default();
@@ -85,7 +85,7 @@ impl MembershipLeases {
         Leaving { leases: self.clone(), room, users: users.to_vec() }
     }
 
-    /// Some users were removed.
+    /// Revokes the leases of users that were removed.
     pub(crate) fn revoke(&self, room: LogId, users: &[UserId]) {
         self.tidy(room, |row| {
             for user in users {
@@ -98,14 +98,14 @@ impl MembershipLeases {
         });
     }
 
-    /// A room has ended: nobody hears it any more.
+    /// Revokes all leases of a room that has ended.
     pub(crate) fn clear(&self, room: LogId) {
         if let Some(row) = self.lock().get_mut(&room) {
             row.values_mut().for_each(|member| member.end(Standing::REVOKED));
         }
     }
 
-    /// Does something to a room's leases, and forgets entries where nobody is.
+    /// Runs `act` on the leases of a room, and removes the room's entry if it is then empty.
     fn tidy(&self, room: LogId, act: impl FnOnce(&mut HashMap<UserId, MemberLeases>)) {
         let mut rows = self.lock();
         let Some(row) = rows.get_mut(&room) else { return };
@@ -120,7 +120,7 @@ impl MembershipLeases {
     }
 }
 
-/// A member among those who hear a room.
+/// Lease of a user that reads a room.
 pub struct MembershipLease {
     leases: MembershipLeases,
     room: LogId,
@@ -129,13 +129,13 @@ pub struct MembershipLease {
 }
 
 impl MembershipLease {
-    /// Whether its user may still hear the room. Once it does not hold it never does again.
+    /// Whether the user may still read the room. Once this is false it never becomes true again.
     pub fn holds(&self) -> bool {
         self.standing.is(Standing::HOLDS)
     }
 
-    /// Whether it does not hold because its user is known to belong to the room no more. If it neither holds nor is
-    /// revoked, a removal is under way or has failed, and its user may come again to see.
+    /// Whether the user is known to be no longer a member. A lease that neither holds nor is revoked belongs to a
+    /// removal that is in progress or has failed; its user may try to take a new lease.
     pub fn is_revoked(&self) -> bool {
         self.standing.is(Standing::REVOKED)
     }
@@ -155,7 +155,7 @@ impl Drop for MembershipLease {
     }
 }
 
-/// Users that are being removed. When it is dropped, they were, and their leases are revoked, or they were not.
+/// Guard of a removal in progress. Leases that were not revoked by the time it is dropped end without being revoked.
 pub(crate) struct Leaving {
     leases: MembershipLeases,
     room: LogId,
@@ -169,7 +169,7 @@ impl Drop for Leaving {
                 let Some(member) = row.get_mut(user) else { continue };
                 member.leaving -= 1;
                 if member.leaving == 0 {
-                    // Who has a lease that was not revoked may come again to see. Otherwise another removal decides.
+                    // No removal is left that could revoke these leases; their users may try to take new ones.
                     member.end(Standing::SHAKEN);
                 }
                 if member.is_empty() {

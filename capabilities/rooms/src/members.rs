@@ -1,4 +1,4 @@
-//! Who belongs to a room.
+//! Members of a room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,30 +11,31 @@ use crate::store::{MemberChange, Removal};
 use crate::table::{Change, Row};
 use crate::{Cursor, MembershipLease, Room, RoomError, Rooms};
 
-/// How often a change that met another tries again.
+/// Maximum attempts of a change that collides with concurrent changes.
 const ATTEMPTS: usize = 16;
-/// What is removed in one commit of a project that is removed.
+/// Maximum rooms and members removed in one commit when a project is removed.
 const REMOVAL: Removal = Removal { rooms: limits::ROOMS_PER_REMOVAL, members: limits::MEMBERS_PER_ROOM };
 
-/// A member of a room.
+/// Membership of a user in a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The head of the room when it came.
+    /// Head of the room when the user joined.
     pub joined: Cursor,
 }
 
-/// Some members of a room, in order.
+/// A page of the members of a room, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// They.
+    /// Users on this page.
     pub users: Vec<UserId>,
-    /// If there are more, they come after this one, which is the last here.
+    /// Last user of this page if there are more members after it, otherwise `None`.
     pub next: Option<UserId>,
 }
 
 impl Rooms {
-    /// Adds members to a room, which is created if it is not there, and removes others. Returns the first of all that there
-    /// are then, as [`Rooms::members`] does. Who is removed hears nothing that is written after this has returned, and perhaps nothing that is written meanwhile.
+    /// Adds members to a room, which is created if it does not exist, and removes others. Returns the first page of the
+    /// resulting members, as [`Rooms::members`] does. A removed user receives no event written after this has returned,
+    /// and may miss events written while it runs.
     pub async fn change_members(
         &self,
         project: &ProjectId,
@@ -52,8 +53,8 @@ impl Rooms {
             let changed = match self.find(project, room).await? {
                 Some(found) => {
                     let changing = self.inner.clone().change(found.log, add.clone(), remove.clone());
-                    // In a task of its own: if the caller goes away it may still be made, and until it is known whether
-                    // it was nobody who leaves may take a lease.
+                    // Runs in its own task: if the caller is cancelled, the commit may still be made, and until its
+                    // outcome is known no user being removed may take a lease that holds.
                     let changing = tokio::spawn(changing);
                     changing.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
                 }
@@ -61,7 +62,7 @@ impl Rooms {
             };
             match changed {
                 Ok(log) => return self.inner.members(log, None, limits::LISTED_MEMBERS).await,
-                // It was created, or removed, meanwhile.
+                // The room was created or removed concurrently.
                 Err(RoomError::Contended | RoomError::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -69,7 +70,7 @@ impl Rooms {
         Err(RoomError::Contended)
     }
 
-    /// The members of a room after one, in order, so many at most.
+    /// Returns up to `most` members of a room after the given one, in order.
     pub async fn members(
         &self,
         room: &Room,
@@ -79,19 +80,19 @@ impl Rooms {
         self.inner.members(room.log, after, most).await
     }
 
-    /// What there is to know of a member; none if the user is none.
+    /// Returns the membership of a user, or `None` if the user is not a member.
     pub async fn member(&self, room: &Room, user: &UserId) -> Result<Option<Member>, RoomError> {
         let joined = self.inner.store.member(room.log, user).await?;
         Ok(joined.map(|joined| Member { joined: Cursor::at(joined) }))
     }
 
-    /// Takes a lease in a room, which holds as long as the user is a member. First the lease, then [`Rooms::member`]: who is
-    /// removed in between is noticed by one or the other.
+    /// Takes a lease that holds as long as the user is a member. Call it before [`Rooms::member`], so that a removal in
+    /// between is noticed by one of the two.
     pub fn attend(&self, room: &Room, user: &UserId) -> MembershipLease {
         self.inner.caches.leases.take(room.log, user)
     }
 
-    /// Ends all rooms of a project that is removed, many in one commit.
+    /// Removes all rooms of a removed project, many in one commit.
     pub async fn clear(&self, project: &ProjectId) -> Result<(), RoomError> {
         loop {
             let logs = self.inner.store.rooms_of(project, REMOVAL).await?;
@@ -103,7 +104,7 @@ impl Rooms {
                 changes: logs.iter().map(|&log| Change::Remove { log }).collect(),
             };
             match self.inner.commit(commit).await.map_err(RoomError::from) {
-                // If somebody else has removed one of them, those that are left are looked for again.
+                // If one of the rooms was removed concurrently, the remaining ones are listed again.
                 Ok(_) | Err(RoomError::NotFound) => {}
                 Err(error) => return Err(error),
             }
@@ -150,12 +151,12 @@ impl Inner {
         let _alone = if self.options.history_for_new_members || add.is_empty() {
             None
         } else {
-            // Who may not read what was written before it came must not read what is written while it comes either. So
-            // nobody writes meanwhile: the tail is then the last event before the commit.
+            // A new member that may not read earlier events must not read events written while it joins either. Appends
+            // are therefore blocked, so that the tail is the last event before the commit.
             active = self.active(log).await?;
             Some(active.appending.write().await)
         };
-        // Before: whoever leaves its leases is disturbed, also if nothing comes of it.
+        // Validated before leases stop holding, because that disturbs readers even if the change then fails.
         let wanted = MemberChange { add: &add, remove: &remove, most };
         self.store.validate_members(log, wanted).await?.map_err(CommitError::Declined)?;
         let _leaving = self.caches.leases.leave(log, &remove);

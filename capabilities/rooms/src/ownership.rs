@@ -1,7 +1,7 @@
-//! Who may write to rooms: the node that leads, in an epoch that it begins with each term in which it leads.
+//! Ownership of rooms: only the leader may write, in an epoch that begins with each term it leads.
 //!
-//! A node that becomes leader raises the epoch ([`Change::TakeOver`]) before its first write, and all that it commits rests
-//! on that epoch ([`Change::Owned`]). A node that only follows raises nothing, and knows the epoch from what is applied.
+//! A node that becomes leader raises the epoch ([`Change::TakeOver`]) before its first write, and each of its commits
+//! requires that epoch ([`Change::Owned`]). A follower does not raise the epoch, and learns it from applied changes.
 
 use std::sync::{Arc, RwLock};
 
@@ -13,15 +13,15 @@ use crate::caches::Caches;
 use crate::rooms::Inner;
 use crate::{Change, Declined, RoomError, Store};
 
-/// Whether and in which epoch this node owns the rooms. Clones are the same.
+/// Whether, and in which epoch, this node owns the rooms. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct Ownership {
     store: Arc<dyn Store>,
     leadership: Leadership,
     caches: Arc<Caches>,
-    /// The last one that this node had.
+    /// Last tenure of this node, possibly over.
     tenure: Arc<RwLock<Option<Arc<Tenure>>>>,
-    /// One begins at a time; the others find it done.
+    /// Serializes the start of a tenure, so that concurrent callers share one.
     beginning: Arc<Mutex<()>>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Ownership {
 pub(crate) struct Tenure {
     term: Term,
     epoch: u64,
-    /// Whether the epoch is ours; unknown until it could be written down.
+    /// Whether this node owns the epoch. Unset until the take-over could be stored.
     ours: OnceCell<bool>,
 }
 
@@ -38,12 +38,13 @@ impl Ownership {
         Self { store, leadership, caches, tenure: Arc::default(), beginning: Arc::default() }
     }
 
-    /// The epoch of this node while it leads, otherwise that of whoever does, as far as it was applied.
+    /// Epoch of this node while it leads, otherwise the last applied epoch.
     pub(crate) fn epoch(&self) -> u64 {
         self.current().map_or_else(|| self.caches.epoch(), |tenure| tenure.epoch)
     }
 
-    /// The tenure of this node, which begins if the node leads and has none in this term. None if it does not lead.
+    /// Returns the tenure of this node, and begins one if the node leads and has none in this term. Returns `None` if
+    /// it does not lead.
     pub(crate) async fn tenure(&self) -> Result<Option<Arc<Tenure>>, StoreError> {
         if let Some(tenure) = self.current() {
             return Ok(Some(tenure));
@@ -52,7 +53,7 @@ impl Ownership {
             return Ok(None);
         }
         let this = self.clone();
-        // In a task of its own: if the caller goes away nobody else could tell whether it was us.
+        // Runs in its own task: if the caller were cancelled, nothing else would know whether this node took over.
         let beginning = tokio::spawn(async move { this.begin().await });
         beginning.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
@@ -69,25 +70,25 @@ impl Ownership {
         }
         let Some(term) = self.leadership.term() else { return Ok(None) };
         let (epoch, ours) = match self.take_over().await {
-            // Rooms can be read all the same. They are taken over with the first write for which there is space.
+            // Rooms can be read without the take-over. It is retried with each write until there is space.
             Err(StoreError::NoSpace) => (self.store.epoch().await?.saturating_add(1), OnceCell::new()),
             taken => (taken?, OnceCell::new_with(Some(true))),
         };
-        // Whoever led before may have written since rooms were read. What this node writes from an earlier term is refused,
-        // so nobody holds on to one of them for a write that is still made.
+        // The previous leader may have written since the rooms were loaded. Writes of this node from an earlier term
+        // are refused, so no write in progress still relies on a loaded room.
         self.caches.active.forget();
         let tenure = Arc::new(Tenure { term, epoch, ours });
         *self.tenure.write().expect("nobody panics while writing") = Some(tenure.clone());
         Ok(Some(tenure))
     }
 
-    /// Makes the rooms ours; returns the epoch that they are then in.
+    /// Takes the rooms over and returns the new epoch.
     async fn take_over(&self) -> Result<u64, StoreError> {
         loop {
             let epoch = self.store.epoch().await?.saturating_add(1);
             match self.store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
                 Ok(_) => return Ok(epoch),
-                // Somebody else does the same at the same time, and one of us is first.
+                // Another node took over concurrently; try the next epoch.
                 Err(CommitError::Declined(_)) => {}
                 Err(CommitError::Store(error)) => return Err(error),
                 Err(CommitError::Refused(refusal)) => {
@@ -97,7 +98,7 @@ impl Ownership {
         }
     }
 
-    /// Whether a tenure lasts and its epoch is ours. It is written down now if there was no space for it before.
+    /// Whether the tenure lasts and this node owns its epoch. Stores the take-over now if there was no space before.
     async fn is_ours(&self, tenure: &Arc<Tenure>) -> Result<bool, CommitError<Declined>> {
         if tenure.term.is_over() {
             return Ok(false);
@@ -109,19 +110,19 @@ impl Ownership {
         let take_over = move || async move {
             match store.commit(Commit::new().changing(Change::TakeOver { epoch })).await {
                 Ok(_) => Ok(true),
-                // Somebody else came meanwhile, and has the epoch that would have been ours, or a later one.
+                // Another node has taken this epoch or a later one.
                 Err(CommitError::Declined(_)) => Ok(false),
                 Err(error) => Err(error),
             }
         };
-        // In a task of its own: if the caller goes away nobody else could tell whether it was us.
+        // Runs in its own task: if the caller were cancelled, nothing else would know whether this node took over.
         let taking_over = tokio::spawn(async move { tenure.ours.get_or_try_init(take_over).await.copied() });
         taking_over.await.map_err(|error| CommitError::Store(StoreError::Unavailable(error.to_string())))?
     }
 }
 
 impl Inner {
-    /// The tenure in which a write is made from its beginning to its commit.
+    /// The tenure to use for a write, from its start to its commit. Fails if this node does not lead.
     pub(crate) async fn writing(&self) -> Result<Arc<Tenure>, RoomError> {
         let tenure = self.ownership.tenure().await?;
         tenure.ok_or_else(|| {
@@ -130,7 +131,7 @@ impl Inner {
         })
     }
 
-    /// Makes a commit, if this node leads and nobody else has taken over.
+    /// Makes a commit, provided that this node leads and no other node has taken over.
     pub(crate) async fn commit(&self, commit: Commit<Change>) -> Result<Committed, CommitError<Declined>> {
         match self.ownership.tenure().await.map_err(CommitError::Store)? {
             Some(tenure) => self.commit_in(&tenure, commit).await,
@@ -138,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// Makes a commit, if a tenure lasts and nobody else has taken over.
+    /// Makes a commit, provided that the tenure lasts and no other node has taken over.
     pub(crate) async fn commit_in(
         &self,
         tenure: &Arc<Tenure>,

@@ -1,4 +1,4 @@
-//! The registry of rooms in memory. Idle ones are evicted to make room for others.
+//! Registry of rooms in memory. Idle rooms are evicted when the limit is reached.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,15 +23,15 @@ pub(crate) struct ActiveRooms(Mutex<Registry>);
 #[derive(Default)]
 struct Registry {
     rooms: HashMap<LogId, Arc<Active>, LogHash>,
-    /// The logs of all rooms, in the order in which they are examined for eviction. Some may be gone.
+    /// Logs of all rooms, in the order in which they are examined for eviction. Some may already be evicted.
     order: VecDeque<LogId>,
     /// Rooms with recent typing events.
     typed_in: HashMap<LogId, Arc<Active>, LogHash>,
     evictions: Evictions,
 }
 
-/// Counts evictions, hashed into a fixed number of counters, so that a loader notices that its room was
-/// evicted meanwhile. A collision only makes it load again.
+/// Eviction counts, hashed into a fixed number of counters. They let a loader notice that its room was evicted while it
+/// was reading the store. A collision only makes it load again.
 struct Evictions([u32; 256]);
 
 impl Default for Evictions {
@@ -68,7 +68,7 @@ impl Registry {
         }
     }
 
-    /// Adds a room. If the limit is reached, idle ones are evicted first.
+    /// Adds a room. If the limit is reached, idle rooms are evicted first.
     fn insert(
         &mut self,
         log: LogId,
@@ -91,7 +91,7 @@ impl ActiveRooms {
         Some(active.bound())
     }
 
-    /// Registers that a room has recent typing events.
+    /// Marks a room as having recent typing events.
     pub(crate) fn typed_in(&self, log: LogId, active: Arc<Active>) {
         self.lock().typed_in.insert(log, active);
     }
@@ -103,7 +103,7 @@ impl ActiveRooms {
         registry.evict(log);
     }
 
-    /// Forgets all rooms. Each is read from the store again when it is needed.
+    /// Drops all rooms. Each is loaded from the store again when it is needed.
     pub(crate) fn forget(&self) {
         let mut registry = self.lock();
         registry.rooms.clear();

@@ -16,7 +16,7 @@ use crate::ownership::Ownership;
 use crate::reader_limits::ReaderLimits;
 use crate::seen::PendingReceipts;
 
-/// The rooms of a server. Clones are the same rooms.
+/// Handle to the rooms of a server. Clones share the same state.
 #[derive(Clone)]
 pub struct Rooms {
     pub(crate) inner: Arc<Inner>,
@@ -38,47 +38,47 @@ pub(crate) struct Inner {
     pub(crate) reader_limits: ReaderLimits,
 }
 
-/// A room that is there.
+/// An existing room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Its events.
+    /// Log of the room's events.
     pub log: LogId,
-    /// The project it belongs to.
+    /// Project of the room.
     pub project: ProjectId,
-    /// Its name there.
+    /// Id of the room in its project.
     pub id: RoomId,
 }
 
-/// How rooms are set.
+/// Settings of rooms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long events are kept.
+    /// How long events are kept. Default: 14 days.
     pub retention: Duration,
-    /// How often it is looked for what is not kept any longer.
+    /// Interval between sweeps for events past their retention. Default: 1 hour.
     pub sweep_interval: Duration,
-    /// Reactions younger than this are left as they are.
+    /// Minimum age at which reactions are collapsed. Default: 60 seconds.
     pub reaction_min_lag: Duration,
-    /// Encoded events of a room that are kept for live readers that are behind.
+    /// Number of encoded events per room kept in memory for live readers that lag. Default: 4096.
     pub ring: usize,
-    /// A live reader that is more events behind than this, and takes nothing, is cut off.
+    /// Lag in events above which a stalled live reader is disconnected. Default: 5000.
     pub max_lag: u64,
-    /// How long it may take nothing.
+    /// Time without progress after which a reader counts as stalled. Default: 5 seconds.
     pub stall: Duration,
-    /// How often an idle reader is told that the server is there.
+    /// Interval of heartbeats to idle readers. Default: 15 seconds.
     pub heartbeat: Duration,
-    /// Live readers that one user has in the rooms of a project.
+    /// Maximum live readers of one user in the rooms of a project. Default: [`limits::ROOM_STREAMS_PER_USER`].
     pub max_streams_per_user: usize,
-    /// Bytes of the payload of an event.
+    /// Maximum size of an event's payload in bytes. Default: [`limits::EVENT_PAYLOAD_BYTES`].
     pub payload_bytes: usize,
-    /// Members of a room.
+    /// Maximum members of a room. Default: [`limits::MEMBERS_PER_ROOM`].
     pub max_members: usize,
-    /// Whether a new member may read what was written before it came.
+    /// Whether a new member may read events from before it joined. Default: true.
     pub history_for_new_members: bool,
-    /// How much is remembered in memory.
+    /// Sizes of the caches in memory.
     pub capacity: Capacity,
 }
 
-/// How much is remembered in memory. No operator sets it; tests make it small.
+/// Sizes of the caches in memory. Operators cannot set them; tests make them small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// See [`limits::ACTIVE_ROOMS`].
@@ -122,9 +122,9 @@ impl Default for Options {
 }
 
 impl Rooms {
-    /// Rooms in the given store, which wakes readers on the given bus. If this node leads they are its own from now on:
-    /// whoever had them before cannot write any more. If it does not, they can be read, and become its own before its
-    /// first write when it leads. They are served on the runtime that this is called in.
+    /// Opens the rooms of a store, which wakes readers on the given bus. If this node leads, it takes the rooms over:
+    /// the previous owner can no longer write. Otherwise the rooms can be read, and are taken over before the first
+    /// write once this node leads. Background tasks run on the current Tokio runtime.
     pub async fn open(
         store: Arc<dyn Store>,
         bus: Bus,
@@ -158,33 +158,32 @@ impl Rooms {
         })
     }
 
-    /// Counts the terms in which a node has had the rooms. That of this node while it leads, otherwise the last that it
-    /// knows of.
+    /// Ownership epoch of the rooms: that of this node while it leads, otherwise the last one it has seen.
     pub fn epoch(&self) -> u64 {
         self.inner.ownership.epoch()
     }
 
-    /// What the operator set.
+    /// The settings.
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// Rooms of which it is in memory where their next event lies.
+    /// Number of rooms whose state is in memory.
     pub fn active(&self) -> usize {
         self.inner.caches.active.len()
     }
 
-    /// Who listens to what.
+    /// Live channels of the rooms.
     pub fn channels(&self) -> &Channels {
         &self.inner.channels
     }
 
-    /// What is remembered of readers beside what they read.
+    /// Limits of live readers: streams per user and cool-downs.
     pub fn reader_limits(&self) -> &ReaderLimits {
         &self.inner.reader_limits
     }
 
-    /// The room of that name, if there is one.
+    /// Looks up a room by its id.
     pub async fn find(&self, project: &ProjectId, room: &RoomId) -> Result<Option<Room>, StoreError> {
         let log = self.inner.store.room(project, room).await?;
         Ok(log.map(|log| Room { log, project: project.clone(), id: room.clone() }))

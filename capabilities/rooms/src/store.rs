@@ -1,4 +1,4 @@
-//! The queries that rooms make to a store, and their implementation for stores that have the tables in memory.
+//! Queries that rooms make to a store, and their implementation for stores that hold the tables in memory.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use tidings_model::{LogId, Position, ProjectId, RoomId, Timestamp, UserId};
 
 use crate::table::{Declined, Devices, Table};
 
-/// What rooms need of a store beside its logs.
+/// Queries that rooms need from a store beside its logs.
 pub trait Store: Commits<Table> + ChangeFeed<Table> {
-    /// Who has the rooms.
+    /// Current ownership epoch of the rooms.
     fn epoch(&self) -> BoxFuture<'_, Result<u64, StoreError>>;
 
-    /// The log of a room, by its name.
+    /// Looks up the log of a room by project and id.
     fn room<'a>(
         &'a self,
         project: &'a ProjectId,
         id: &'a RoomId,
     ) -> BoxFuture<'a, Result<Option<LogId>, StoreError>>;
 
-    /// A room and its log at one moment.
+    /// Reads a room and the status of its log, as of one moment.
     fn found(&self, log: LogId) -> BoxFuture<'_, Result<Option<Found>, StoreError>>;
 
-    /// The head of the room when a user became a member; `None` if the user is not a member.
+    /// Head of the room when a user became a member, or `None` if the user is not a member.
     fn member<'a>(
         &'a self,
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Position>, StoreError>>;
 
-    /// The members of a room after one, in order, up to a number; `None` if the room does not exist.
+    /// Lists up to `most` members of a room after the given one, in order. `None` if the room does not exist.
     fn members<'a>(
         &'a self,
         log: LogId,
@@ -39,7 +39,7 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
         most: usize,
     ) -> BoxFuture<'a, Result<Option<MemberPage>, StoreError>>;
 
-    /// Whether a change of members is valid, without making it; the same check as of
+    /// Validates a change of members without making it. The check is the same as that of
     /// [`Change::Members`](crate::Change::Members).
     fn validate_members<'a>(
         &'a self,
@@ -47,7 +47,7 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
         change: MemberChange<'a>,
     ) -> BoxFuture<'a, Result<Result<(), Declined>, StoreError>>;
 
-    /// Rooms whose oldest event may be from `through` or earlier, oldest first, after one and up to a number.
+    /// Lists up to `most` rooms whose oldest event may be from `through` or earlier, oldest first, after the given one.
     fn old<'a>(
         &'a self,
         through: Timestamp,
@@ -55,24 +55,24 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Old>, StoreError>>;
 
-    /// Rooms with reactions that have not been collapsed yet, after one, in order, up to a number.
+    /// Lists up to `most` rooms with reactions that have not been collapsed yet, in order, after the given one.
     fn reacted(&self, after: Option<LogId>, most: usize) -> BoxFuture<'_, Result<Vec<LogId>, StoreError>>;
 
-    /// The logs of some rooms of a project, as many as one commit may remove.
+    /// Lists logs of rooms of a project, as many as one commit may remove.
     fn rooms_of<'a>(
         &'a self,
         project: &'a ProjectId,
         most: Removal,
     ) -> BoxFuture<'a, Result<Vec<LogId>, StoreError>>;
 
-    /// The read receipts of a user in a room, by device.
+    /// Read receipts of a user in a room, by device.
     fn seen<'a>(
         &'a self,
         log: LogId,
         user: &'a UserId,
     ) -> BoxFuture<'a, Result<Option<Arc<Devices>>, StoreError>>;
 
-    /// Examines a number of users, in order, for devices without a receipt since `before`.
+    /// Examines up to `most` users in order, after the given one, for devices without a receipt since `before`.
     fn silent<'a>(
         &'a self,
         after: Option<&'a (LogId, UserId)>,
@@ -81,7 +81,7 @@ pub trait Store: Commits<Table> + ChangeFeed<Table> {
     ) -> BoxFuture<'a, Result<Silent, StoreError>>;
 }
 
-/// A room and its log at one moment. Without the members, of whom there may be many.
+/// A room and the status of its log, as of one moment. Members are left out because there may be many.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// See [`crate::table::Row::reserved`].
@@ -99,9 +99,9 @@ pub struct Found {
 /// A page of the members of a room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberPage {
-    /// Members, in order.
+    /// Members in order.
     pub users: Vec<UserId>,
-    /// Whether there are more members behind the last one.
+    /// Whether there are more members after the last one.
     pub more: bool,
 }
 
@@ -116,24 +116,24 @@ pub struct MemberChange<'a> {
     pub most: usize,
 }
 
-/// A room by the age of its events: a time before which none of them was written, and the room's log.
+/// A room by the age of its events: a lower bound of the time of its oldest event, and the room's log.
 pub type Old = (Timestamp, LogId);
 
 /// Limits of a commit that removes rooms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// Number of rooms.
+    /// Maximum number of rooms.
     pub rooms: usize,
-    /// Number of members of all rooms together. The first room may have more.
+    /// Maximum number of members of all rooms together. The first room may have more.
     pub members: usize,
 }
 
-/// The result of examining users for silent devices.
+/// Result of examining users for silent devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Silent {
-    /// The users that have a silent device.
+    /// Users that have a silent device.
     pub users: Vec<(LogId, UserId)>,
-    /// The last user examined; `None` if there are no more behind.
+    /// Last user examined, or `None` if no users are left.
     pub last: Option<(LogId, UserId)>,
 }
 
