@@ -1,16 +1,17 @@
-//! The catalog: the tables of all capabilities as one value.
+//! The catalog: the tables of all capabilities, combined into one state machine.
 //!
-//! A store keeps one value and makes one commit at a time, so a commit can change several tables or none. The list at the
-//! end of this file is all that has to be told of a table; the macro above it turns the list into the catalog, its change,
-//! its refusal and the way they are stored.
+//! A store holds one state machine and applies one commit at a time, so a single commit can change several tables
+//! atomically. The list at the end of this file declares the tables. From this list, the macro generates the catalog,
+//! its change, refusal and row types, and their encoding.
 
 use tidings_embedded::codec::{DecodeError, Reader, Writer};
 use tidings_embedded::field::Field;
 use tidings_embedded::{Access, StoredBase, StoredState};
 use tidings_engine::log::{self, HasTable, Refused, Snapshots, StandsOn, StateMachine};
 
-/// Makes the catalog from a list of `tag => field Variant: Table`. The tag stands before each stored change and is never
-/// used for another table. A table that stands on another names it with `on`; its base names it with `base of`.
+/// Generates the catalog from a list of `tag => field Variant: Table`. The tag is the first byte of each stored
+/// change and must never be reused for another table. A table that builds on another names it with `on`; the base
+/// table names its dependent with `base of`.
 macro_rules! catalog {
     ($($tag:literal => $field:ident $variant:ident: $table:ty
         $(, base of $upper:ident: $upper_table:ty)? $(, on $base:ident: $base_table:ty)?;)*) => {
@@ -164,7 +165,7 @@ macro_rules! catalog {
     };
 }
 
-// A base stands before the tables that stand on it: rows are restored in this order.
+// A base table precedes the tables that build on it, because snapshot rows are restored in this order.
 catalog! {
     1 => streams Streams: tidings_streams::Table, base of sessions: tidings_sessions::Table;
     3 => sessions Sessions: tidings_sessions::Table, on Streams: tidings_streams::Table;

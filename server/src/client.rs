@@ -1,4 +1,5 @@
-//! A client of a running server, for commands. It waits for its answers, so it stays off the server's own runtime.
+//! Blocking client of a running server, for commands. It has its own runtime, so it must not be used on the server's
+//! runtime.
 
 use std::time::Duration;
 
@@ -9,89 +10,91 @@ use tokio::runtime::Runtime;
 
 use crate::outgoing::{Outgoing, OutgoingError};
 
-/// Bytes of an answer that are read. A server sends a chunk, or one message that may be larger than a chunk.
+/// Maximum size of a response body, in bytes. A server sends one chunk, or a single message, which may be larger than
+/// a chunk.
 const ANSWER_BYTES: usize = 256 * 1024 * 1024;
-/// How long an answer may take, all of it, unless it waits for what comes.
+/// Timeout for a complete response, except for requests that wait for new records.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server, and who asks it.
+/// A server, and the credential to use with it.
 pub struct Client {
     http: Outgoing,
     runtime: Runtime,
     answer_timeout: Duration,
     server: String,
     credential: Option<String>,
-    /// Where that was, or could be.
+    /// Environment variable the credential is read from.
     variable: &'static str,
 }
 
-/// Why there is no good answer.
+/// Why a request has no successful response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// It cannot be reached, or does not speak as a server does.
+    /// The server cannot be reached, or the response is not valid HTTP.
     #[error("no answer from {server}: {error}")]
     Unreachable {
-        /// Its URL.
+        /// URL of the server.
         server: String,
-        /// What happened.
+        /// Cause of the failure.
         error: OutgoingError,
     },
-    /// The command itself cannot send requests.
+    /// The client itself could not be set up.
     #[error("cannot send requests: {0}")]
     Setup(#[from] std::io::Error),
     /// The credential cannot be sent in a header.
     #[error("the credential in {0} is not plain text in one line")]
     Credential(&'static str),
-    /// It says no.
+    /// The server refused the request.
     #[error("{server} refuses: {message} ({status}){hint}")]
     Refused {
-        /// What to do, perhaps.
+        /// Advice on what to do, or empty.
         hint: String,
-        /// Its URL.
+        /// URL of the server.
         server: String,
-        /// Its words.
+        /// Error message from the server.
         message: String,
-        /// And its status.
+        /// HTTP status of the response.
         status: StatusCode,
     },
-    /// It says something else than was to be expected.
+    /// The response is not what a tidings server sends.
     #[error("{0} does not answer as a tidings server does")]
     Strange(String),
 }
 
-/// What to ask.
+/// A request to the server.
 pub struct Ask<'a> {
     pub method: Method,
-    /// The path and query.
+    /// Path and query.
     pub path: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: Option<&'a [u8]>,
     pub patience: Patience,
 }
 
-/// How long to wait for an answer.
+/// How long to wait for a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// Not for ever.
+    /// Until the client's timeout expires.
     Some,
-    /// For as long as the server keeps it.
+    /// Until the server ends the response.
     Endless,
 }
 
 impl<'a> Ask<'a> {
-    /// Without headers and body.
+    /// Creates a request without headers or a body.
     pub fn new(method: Method, path: &'a str) -> Self {
         Self { method, path, headers: &[], body: None, patience: Patience::Some }
     }
 }
 
-/// A good answer.
+/// A successful (2xx) response.
 pub struct Answer {
     response: Response<Bytes>,
 }
 
 impl Client {
-    /// A client of the server at a URL, with what was in the variable of that name, if anything.
+    /// Creates a client of the server at the URL `server`. The credential is read from the environment variable
+    /// `variable`, if that is set.
     pub fn new(server: &str, variable: &'static str) -> Result<Self, ClientError> {
         Self::with_timeout(server, variable, ANSWER_TIMEOUT)
     }
@@ -114,7 +117,7 @@ impl Client {
         Ok(Self { http: Outgoing::new()?, runtime, answer_timeout, server, credential, variable })
     }
 
-    /// Asks, and waits for the answer. What is not 2xx is an error.
+    /// Sends a request and waits for the response. A status other than 2xx is an error.
     pub fn ask(&self, ask: &Ask<'_>) -> Result<Answer, ClientError> {
         let mut request = Request::builder().method(&ask.method).uri(format!("{}{}", self.server, ask.path));
         if let Some(credential) = &self.credential {
@@ -139,12 +142,12 @@ impl Client {
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(&answer)) }
     }
 
-    /// The JSON of an answer.
+    /// Parses the body of a response as JSON.
     pub fn json(&self, answer: &Answer) -> Result<Value, ClientError> {
         serde_json::from_slice(answer.body()).map_err(|_| self.strange())
     }
 
-    /// The answer is not as it should be.
+    /// Returns the error for a response that is not what a tidings server sends.
     pub fn strange(&self) -> ClientError {
         ClientError::Strange(self.server.clone())
     }
@@ -163,23 +166,23 @@ impl Client {
 }
 
 impl Answer {
-    /// Its status.
+    /// HTTP status.
     pub fn status(&self) -> StatusCode {
         self.response.status()
     }
 
-    /// A header, if it is there and text.
+    /// Returns the value of a header, if it is present and valid text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// Its body.
+    /// Body of the response.
     pub fn body(&self) -> &[u8] {
         self.response.body()
     }
 }
 
-/// A name as a part of a path or the value of a query. Slashes stay.
+/// Percent-encodes a name for a path or a query value. Slashes are kept.
 pub fn percent_encoded(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_come_is_not_waited_for_unless_it_is_to_be() {
-        // Takes connections, as the system does, and answers only when told.
+        // The listener's backlog accepts connections, but no response is sent until the test writes one.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let server = format!("http://{}", silent.local_addr().expect("an address"));
         let soon = Duration::from_millis(50);
@@ -212,7 +215,7 @@ mod tests {
         let mut waits = silent.accept().expect("the one that waits").0;
         let Err(told) = client().ask(&Ask::new(Method::GET, "/health")) else { panic!("nobody answered") };
         assert!(told.to_string().starts_with(&format!("no answer from {server}: timeout")), "{told}");
-        // The other has waited for longer than that, and is answered after all.
+        // The other request has waited for longer than the timeout and still gets its response.
         let ok = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         std::io::Write::write_all(&mut waits, ok).expect("it listens");
         assert_eq!(asking.join().expect("no panic").expect("an answer"), StatusCode::OK);

@@ -1,11 +1,11 @@
-//! What an operator sets: in a file, in the environment, by flags.
+//! Configuration of the server: file, environment and flags.
 //!
-//! Flags win over the environment, the environment over the file, the file over the defaults. Each key is known once, in
-//! [`keys`]: its name, which is also that of its variable, what it may be, and what it sets. [`DEFAULT_FILE`] explains
-//! all of them and is the reference. Read [`Config`], then `keys`; `file` and `environment` are the two places values come
-//! from, `value` what is common to both.
+//! Flags override the environment, the environment overrides the file, and the file overrides the defaults. Each key
+//! is defined once, in [`keys`]: its name (from which the name of its variable is derived), its permitted values and
+//! the option it sets. [`DEFAULT_FILE`] documents all keys and is the reference. Read [`Config`] first, then `keys`.
+//! `file` and `environment` read the two sources; `value` parses values from either.
 //!
-//! Invariant: no message quotes a value of `[auth]`.
+//! Invariant: no error message quotes a value of `[auth]`.
 
 mod environment;
 mod file;
@@ -33,41 +33,41 @@ use crate::serve::{Access, ServerOptions};
 use crate::store::StoreChoice;
 use crate::tls::{Tls, TlsError};
 
-/// The complete configuration with its defaults, explained.
+/// The complete default configuration file, with an explanation of every key.
 pub const DEFAULT_FILE: &str = include_str!("../default.toml");
 
-/// What an operator has set.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the server listens.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// The folder of the data.
+    /// Data directory.
     pub data: PathBuf,
-    /// How the capabilities are set.
+    /// Options of the capabilities.
     pub capabilities: capabilities::Options,
-    /// How much a client may ask.
+    /// Limits on requests and connections.
     pub limits: LimitOptions,
-    /// How long the store waits for more commits before it writes.
+    /// Time the store waits for further commits before it writes. Zero writes at once.
     pub commit_window: Duration,
-    /// Whether everybody is let in.
+    /// Dev mode: requests need no credentials.
     pub dev: bool,
-    /// Keys beside those that are stored.
+    /// Projects and keys in addition to the stored ones.
     pub given: Given,
-    /// The file of the certificate; goes with `tls_key`.
+    /// Certificate file. Requires `tls_key`.
     pub tls_cert: Option<PathBuf>,
-    /// The file of the certificate's key.
+    /// File of the certificate's private key. Requires `tls_cert`.
     pub tls_key: Option<PathBuf>,
-    /// How the server lets itself be watched.
+    /// Options of metrics and tracing.
     pub observe: ObserveOptions,
-    /// How it logs.
+    /// Options of logging.
     pub log: LogOptions,
-    /// What was found and is no reason not to start: variables that set nothing. For the log.
+    /// Messages to log about variables that set nothing. They do not prevent the start.
     pub warnings: Vec<String>,
-    /// Where the file has said what, for messages about what does not go together.
+    /// Where in the file each key was set, for error messages about conflicting keys.
     said: Said,
 }
 
-/// The lines of a file's keys. Not a part of what is set, so it is not shown with it.
+/// File and line of each key that was set. Its contents are left out of the `Debug` output of [`Config`].
 #[derive(Clone, Default)]
 struct Said(HashMap<&'static str, (PathBuf, usize)>);
 
@@ -98,7 +98,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults with what the file and the environment say. Everything that is wrong is told at once.
+    /// Reads the defaults, then the file, then the environment. The error lists all problems at once.
     pub fn load(
         file: Option<&Path>,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -118,7 +118,7 @@ impl Config {
         if problems.is_empty() { Ok(config) } else { Err(ConfigError { problems }) }
     }
 
-    /// What can only be seen when all is said, flags too.
+    /// Checks rules that involve several keys. Call it after the flags have been applied.
     pub fn check(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let mut wrong = |key, what: String| problems.push(Problem { location: self.location(key), what });
@@ -154,12 +154,12 @@ impl Config {
         if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
     }
 
-    /// Whether the files that it names can be used.
+    /// Checks that the certificate and key files can be used.
     pub fn check_files(&self) -> Result<(), TlsError> {
         self.tls().map_or(Ok(()), |tls| Tls::load(tls).map(drop))
     }
 
-    /// Where a key was said.
+    /// Returns where a key was set.
     fn location(&self, key: &'static str) -> Location {
         match self.said.0.get(key) {
             Some((path, line)) => Location::File { path: path.clone(), line: *line, key: key.to_owned() },
@@ -167,8 +167,8 @@ impl Config {
         }
     }
 
-    /// What the server is made of: the store in the data folder, the wall clock, and all that is set here. `on_failure`
-    /// is called when the store has stopped because of its disk.
+    /// Converts the configuration into server options, with the embedded store in the data directory and the system
+    /// clock. `on_failure` is called when the store has stopped because of a disk failure.
     pub fn into_options(self, on_failure: Failure) -> ServerOptions {
         let window = self.commit_window;
         let pause: Gather = Arc::new(move || std::thread::sleep(window));
@@ -189,26 +189,26 @@ impl Config {
         }
     }
 
-    /// The files of TLS, if it is wanted.
+    /// Returns the TLS files, if TLS is configured.
     pub fn tls(&self) -> Option<TlsOptions> {
         Some(TlsOptions { certificate: self.tls_cert.clone()?, key: self.tls_key.clone()? })
     }
 }
 
-/// Everything that is wrong with a configuration, a line each.
+/// All problems of a configuration, printed one per line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
     problems: Vec<Problem>,
 }
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
     location: Location,
     what: String,
 }
 
-/// Where it was said.
+/// Where a value was set.
 #[derive(Debug, PartialEq, Eq)]
 enum Location {
     File {
@@ -218,7 +218,7 @@ enum Location {
     },
     WholeFile(PathBuf),
     Variable(String),
-    /// Not in a file.
+    /// Not set in the file, but by a variable, a flag or default.
     Key(&'static str),
 }
 

@@ -1,7 +1,8 @@
-//! Connections: so many at most ([`Pool`]), each of which must say what it wants in time, and all of which end when the
-//! server does.
+//! Accepts and serves the connections of one listener.
 //!
-//! A connection is accepted, opened (TLS if that is set, and which HTTP it is) and served ([`http`](crate::http)).
+//! [`Pool`] limits their number. Each connection is accepted, opened (TLS handshake if configured, HTTP version
+//! detected) and then served by [`http`](crate::http). The first request must arrive within the head timeout. All
+//! connections end when the server stops.
 
 use std::io;
 use std::sync::Arc;
@@ -27,21 +28,21 @@ use crate::pool::{Counted, Pool};
 use crate::preface;
 use crate::tls::Tls;
 
-/// How long to wait when the system has no room for another connection.
+/// Pause before the next accept after one failed, for example because no file descriptors are left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// What an operator may set.
+/// Connection limits and timeouts that an operator can configure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Connections at a time.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Bytes of a request's head.
+    /// Maximum size of a request head, in bytes.
     pub header_bytes: usize,
-    /// How long the first request's head may take.
+    /// Time limit for receiving the head of the first request, counted from accept.
     pub head_timeout: Duration,
-    /// How long a connection may stay without a request.
+    /// Time after which a connection without a request is closed.
     pub idle_timeout: Duration,
-    /// How long a client may take nothing of an answer.
+    /// Time after which a connection is closed if the client reads nothing of a pending response.
     pub write_timeout: Duration,
 }
 
@@ -57,21 +58,21 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// What connections of one listener share.
+/// State shared by all connections of one listener.
 pub struct Connections {
-    /// How many, and how patient.
+    /// Limits and timeouts.
     pub options: ConnectionOptions,
-    /// What they are served.
+    /// Serves HTTP once a connection is open.
     pub http: Http,
-    /// Set if they speak TLS.
+    /// TLS configuration; `None` serves plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Where answers that stay live.
+    /// Clock and registry for live responses.
     pub live: LiveContext,
-    /// Where they are counted.
+    /// Connection metrics.
     pub counts: Counts,
 }
 
-/// Where connections are counted.
+/// Connection metrics.
 #[derive(Clone)]
 pub struct Counts {
     open: Gauge,
@@ -82,7 +83,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counted in the metrics.
+    /// Registers the connection metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let counter = |name, help| metrics.counter(Name { name, help }, &[]);
         let open = Name { name: "tidings_connections", help: "Open client connections." };
@@ -98,34 +99,35 @@ impl Counts {
         }
     }
 
-    /// One more is open.
+    /// Counts one open connection until the returned guard is dropped.
     pub fn hold_open(&self) -> Held {
         self.open.hold()
     }
 
-    /// Counts those that were closed for others.
+    /// Counter of idle connections closed to make room for others.
     pub fn evicted(&self) -> &Counter {
         &self.evicted
     }
 
-    /// Counts how often limits were hit.
+    /// Counters of limit hits, by limit.
     pub fn limit_hits(&self) -> &LimitHits {
         &self.limit_hits
     }
 }
 
-/// What is answered when all connections are in use.
+/// Response (503 with `Retry-After`) to a request that gets no slot in the pool.
 pub fn no_room() -> Response<Body> {
     let message = "all connections are in use; come again";
     let status = StatusCode::SERVICE_UNAVAILABLE;
     ApiError::new(status, "too_many_connections", message).with(header::RETRY_AFTER, 1).into_response()
 }
 
-/// Serves until `stopped`, then waits for the answers that are on their way. Dropping it cuts them off.
+/// Accepts and serves connections until `stopped` resolves, then waits for responses in progress. Dropping the future
+/// aborts them.
 pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: impl Future<Output = ()>) {
     let pool = Pool::new(shared.options.connections, shared.counts.clone());
     let (stop, stopping) = watch::channel(false);
-    // Ends them when it is dropped.
+    // Dropping the set aborts its tasks.
     let mut connections = JoinSet::new();
     tokio::pin!(stopped);
     loop {
@@ -136,7 +138,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: imp
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection; trying again");
-                    // Perhaps there are no descriptors left.
+                    // The process may be out of file descriptors; closing an idle connection frees one.
                     pool.make_room();
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
@@ -149,11 +151,12 @@ pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: imp
     drop(listener);
     stop.send_replace(true);
     while connections.join_next().await.is_some() {}
-    // Sockets that were handed over count until they end.
+    // Connections that were handed to a task of their own (`stay`) are not in the set, but hold their socket permit
+    // until they end.
     pool.is_empty().await;
 }
 
-/// The next connection, once there is room for it. May be given up and called again; that is the same wait.
+/// Accepts the next connection once the pool has room for it. Cancel-safe.
 async fn accept(
     listener: &TcpListener,
     pool: &Arc<Pool>,
@@ -162,15 +165,16 @@ async fn accept(
     let permit: OwnedSemaphorePermit = pool.socket().await;
     let (socket, _) = listener.accept().await?;
     counts.accepted.count();
-    // Small answers must not wait for the acknowledgement of the ones before.
+    // Disable Nagle's algorithm: a small response must not wait for the acknowledgement of the previous one.
     socket.set_nodelay(true)?;
-    // What a client does not take stays with us, where it is shared, and not in the kernel, where it is copied for each.
+    // Limit unsent data in the kernel. Pending data stays in this process, where connections share it, instead of
+    // being copied into each socket's send buffer.
     SockRef::from(&socket).set_tcp_notsent_lowat(limits::SOCKET_UNSENT_BYTES)?;
     Ok((socket, pool.slot(permit)))
 }
 
 impl Connections {
-    /// One connection, from its first byte to its end.
+    /// Serves one connection from accept to close.
     async fn connection(&self, socket: TcpStream, counted: Counted, stopping: watch::Receiver<bool>) {
         let head_due = Instant::now() + self.options.head_timeout;
         match &self.tls {
@@ -204,7 +208,7 @@ impl Connections {
         }
     }
 
-    /// A connection whose first answer stays.
+    /// Serves a connection whose first request asks for a live response.
     async fn stay(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
         let Ok(in_progress) = counted.slot().begin(false) else {
             let refusing = early::refuse(socket, no_room());
@@ -214,8 +218,8 @@ impl Connections {
         match early::answer(socket, request, self.http.fast_path()).await {
             Ok(Some((socket, feed))) => {
                 let LiveContext { clock, live_connections } = self.live.clone();
-                // A task of its own, which is small: this one has room for all that hyper needs. The server waits for it
-                // by what counts the connection.
+                // A separate task, because this one is sized for hyper's largest future and the new one is small. On
+                // shutdown the server waits for it through the socket permit in `counted`.
                 tokio::spawn(async move {
                     Socket::serve(socket, *feed, clock, &live_connections).await;
                     drop((in_progress, counted));
@@ -226,7 +230,8 @@ impl Connections {
         }
     }
 
-    /// What comes before HTTP, if it comes in time and before the server stops.
+    /// Runs a step that precedes HTTP. Returns `None` if it fails, exceeds the head deadline, or the connection has
+    /// to close first.
     async fn open<T>(
         &self,
         opening: impl Future<Output = io::Result<T>>,
@@ -237,7 +242,7 @@ impl Connections {
         let mut stopping = stopping.clone();
         let opened = tokio::select! {
             opened = timeout_at(head_due, opening) => opened,
-            // Nothing was asked yet, so nothing is lost.
+            // No request has been received yet, so nothing is lost by closing.
             _ = stopping.wait_for(|&stopping| stopping) => return None,
             () = counted.slot().is_told_to_leave() => return None,
         };

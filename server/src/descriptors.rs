@@ -1,31 +1,31 @@
-//! File descriptors: how many the process may have, and how many connections that allows.
+//! File descriptor limits: raises the limit of the process and derives the number of connections from it.
 //!
-//! A store that cannot open a file cannot go on, so connections must never take the last descriptors.
+//! A store that cannot open a file has to stop, so connections must never use up the last descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidings_model::limits;
 
-/// What the process may have open.
+/// File descriptor limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
-    /// Open files and sockets.
+    /// Maximum number of open files and sockets.
     allowed: usize,
 }
 
 impl Descriptors {
-    /// Raises the soft limit on open files to the hard one.
+    /// Raises the soft limit on open files to the hard limit and returns the result.
     pub fn raised() -> Self {
         Self { allowed: raise() }
     }
 
-    /// So many connections, or as many as fit.
+    /// Returns the number of connections to allow: `wanted`, or fewer if there are not enough descriptors.
     pub fn connections(self, wanted: usize) -> usize {
-        // Where there are very few descriptors, half is for connections.
+        // With very few descriptors, half of them are for connections.
         let reserve = limits::DESCRIPTORS_RESERVED.min(self.allowed / 2);
         wanted.min(self.allowed - reserve).max(1)
     }
 
-    /// Says in the log how many there are, and how many connections.
+    /// Logs the limits on open files and on connections, as a warning if there are fewer connections than `wanted`.
     pub fn log(self, wanted: usize) {
         let (open_files, connections) = (self.allowed, self.connections(wanted));
         if connections < wanted {
@@ -41,7 +41,7 @@ impl Descriptors {
     }
 }
 
-/// The limit on open files, raised as far as the system lets the process.
+/// Raises the soft limit on open files as far as the system permits, and returns it.
 fn raise() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
@@ -49,7 +49,7 @@ fn raise() -> usize {
     {
         tracing::warn!(%error, "cannot raise the soft limit on open files to the hard one");
     }
-    // None is no limit.
+    // `None` means unlimited.
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(allowed).unwrap_or(usize::MAX)
 }

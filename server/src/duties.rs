@@ -1,10 +1,11 @@
-//! Duties: what a server does by itself, again and again, beside answering requests.
+//! Duties: background work that a server does repeatedly, independently of requests.
 //!
-//! Each duty is a task of its own, so a long one holds up no other. One supervisor waits for all of them. A duty never ends
-//! by itself; one that does, or panics, is named in the log and makes [`Duties::failed`] resolve: without it the server
-//! would go on and quietly not do its work. Duties that one node of a cluster does alone ask [`Leadership`] first.
+//! Each duty runs in its own task, so a slow one does not delay the others. One supervisor waits for all of them. A
+//! duty is never supposed to end; if one returns or panics, the supervisor logs its name and publishes it in
+//! [`Duties::stopped`], because a server without it would silently neglect that work. Duties that only one node of a
+//! cluster may run check [`Leadership`] first.
 //!
-//! [`of_server`] lists all duties, those of the capabilities included; [`Duties::start`] runs a list.
+//! [`of_server`] lists all duties, including those of the capabilities; [`Duties::start`] runs a list.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -24,31 +25,31 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use crate::capabilities::Capabilities;
 
-/// How often it is tried again to remove what a removed project had.
+/// Interval between attempts to remove the data of removed projects.
 const REMOVAL_INTERVAL: Duration = Duration::from_secs(5);
-/// How often live answers are asked whether they may go on.
+/// Interval at which live responses are checked for whether they may continue.
 const LIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the store is asked to give space back.
+/// Interval at which the store is asked to reclaim space.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Gives space back, where the store can.
+/// Reclaims space in the store, if the store supports that.
 pub type Upkeep = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// What the server's own duties work on.
 pub struct Subjects {
-    /// The capabilities, which have duties of their own.
+    /// The capabilities, which add duties of their own.
     pub capabilities: Capabilities,
-    /// The projects.
+    /// The projects whose removal has to be completed.
     pub projects: Projects,
-    /// The live answers.
+    /// Registry of live responses.
     pub live_connections: Arc<LiveConnections>,
-    /// The store's upkeep.
+    /// Reclaims space in the store.
     pub upkeep: Upkeep,
-    /// What time it is.
+    /// Clock for intervals and expiry.
     pub clock: Arc<dyn Clock>,
 }
 
-/// All duties of a server.
+/// Returns all duties of a server.
 pub fn of_server(subjects: Subjects) -> Vec<Duty> {
     let Subjects { capabilities, projects, live_connections, upkeep, clock } = subjects;
     let mut duties = capabilities.duties();
@@ -57,7 +58,7 @@ pub fn of_server(subjects: Subjects) -> Vec<Duty> {
         Duty::lasting("project-removal", move || {
             remove_projects(capabilities.clone(), removing.clone(), removal_clock.clone())
         }),
-        // Each node has readers and a store of its own.
+        // These two run on every node, because each node has its own readers and its own store.
         Duty::lasting("live-answers", move || {
             ask_lives(live_connections.clone(), projects.clone(), clock.clone())
         })
@@ -67,7 +68,7 @@ pub fn of_server(subjects: Subjects) -> Vec<Duty> {
     duties
 }
 
-/// One duty: what is done, how often, and on which nodes.
+/// One duty: its work, when it runs, and on which nodes.
 #[derive(Clone)]
 pub struct Duty {
     name: &'static str,
@@ -80,22 +81,22 @@ type Work = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sy
 
 #[derive(Clone, Copy, Debug)]
 enum Rhythm {
-    /// Done, and done again when so much time has passed since.
+    /// Runs the work repeatedly, waiting this long before each run.
     Every(Duration),
-    /// Done for as long as the server runs.
+    /// Runs the work once, for as long as the server runs.
     Lasting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// On the node that leads.
+    /// Only on the node that is the leader.
     Leader,
-    /// On each node.
+    /// On every node.
     Everywhere,
 }
 
 impl Duty {
-    /// Work that is done at intervals, on the node that leads.
+    /// Creates a duty that runs at intervals on the leader.
     pub fn every<W>(
         name: &'static str,
         interval: Duration,
@@ -107,8 +108,8 @@ impl Duty {
         Self::new(name, Rhythm::Every(interval), work)
     }
 
-    /// Work without an end, on the node that leads. It is dropped when the node does not lead any more, and begun anew when
-    /// it does.
+    /// Creates a duty that runs continuously on the leader. Its future is dropped when the node loses leadership and
+    /// created again when it regains it.
     pub fn lasting<W>(name: &'static str, work: impl Fn() -> W + Send + Sync + 'static) -> Self
     where
         W: Future<Output = ()> + Send + 'static,
@@ -123,17 +124,17 @@ impl Duty {
         Self { name, rhythm, place: Place::Leader, work: Arc::new(move || Box::pin(work())) }
     }
 
-    /// The same on each node, whichever leads.
+    /// Runs the duty on every node instead of only on the leader.
     pub fn on_each_node(self) -> Self {
         Self { place: Place::Everywhere, ..self }
     }
 
-    /// Its name in the log and in errors.
+    /// Name of the duty in logs and errors.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Does it, for ever.
+    /// Runs the duty. Returns only if continuous work ends, which is an error.
     async fn run(self, clock: Arc<dyn Clock>, leadership: Leadership) {
         let mut leadership = if self.place == Place::Leader { leadership } else { Leadership::alone() };
         match self.rhythm {
@@ -161,7 +162,7 @@ impl fmt::Debug for Duty {
     }
 }
 
-/// A list of duties in which those of the second list take the place of those of the same name, or come beside them.
+/// Adds `others` to `duties`. A duty in `others` replaces the one of the same name.
 pub fn with(mut duties: Vec<Duty>, others: Vec<Duty>) -> Vec<Duty> {
     duties.retain(|duty| others.iter().all(|other| other.name != duty.name));
     duties.extend(others);
@@ -176,7 +177,7 @@ pub struct Duties {
 }
 
 impl Duties {
-    /// Begins all of them.
+    /// Starts all duties.
     pub fn start(duties: Vec<Duty>, clock: &Arc<dyn Clock>, leadership: &Leadership) -> Self {
         let (mut tasks, mut names) = (JoinSet::new(), HashMap::new());
         for duty in duties {
@@ -189,20 +190,20 @@ impl Duties {
         Self { stop, supervising, stopped }
     }
 
-    /// The first duty that has stopped, once one has.
+    /// Receives the first duty that has stopped unexpectedly; `None` until then.
     pub fn stopped(&self) -> watch::Receiver<Option<Stopped>> {
         self.stopped.clone()
     }
 
-    /// Ends all of them, and returns when none holds anything any more.
+    /// Ends all duties, and returns when none of them holds any resource.
     pub async fn stop(self) {
         drop(self.stop);
-        // Nothing in it panics.
+        // The supervisor does not panic.
         let _ = self.supervising.await;
     }
 }
 
-/// Waits for duties that stop, until it is told to stop all.
+/// Reports duties that stop unexpectedly, until it is told to end all of them.
 async fn supervise(
     mut tasks: JoinSet<()>,
     names: HashMap<tokio::task::Id, &'static str>,
@@ -232,7 +233,7 @@ async fn supervise(
     }
 }
 
-/// The words of a task's panic.
+/// Returns the message of a task's panic.
 fn panic_of(error: JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else { return "it was cancelled".to_owned() };
     let panic: &(dyn Any + Send) = &*panic;
@@ -246,20 +247,20 @@ async fn give_space_back(upkeep: Upkeep) {
     }
 }
 
-/// Asks all live answers, again and again, whether they may go on.
+/// Checks periodically whether each live response may continue.
 async fn ask_lives(live_connections: Arc<LiveConnections>, projects: Projects, clock: Arc<dyn Clock>) {
     let mut generations = projects.generations();
     loop {
         tokio::select! {
             () = clock.sleep(LIVE_INTERVAL) => {}
-            // Somebody's key may be gone: they need not wait to hear it.
+            // A key may have been revoked: check at once instead of at the next interval.
             _ = generations.changed() => {}
         }
         live_connections.sweep(clock.now());
     }
 }
 
-/// Removes what removed projects had: at once, and what could not be removed later.
+/// Removes the data of removed projects: as soon as a project is removed, and repeatedly until all of it is gone.
 async fn remove_projects(capabilities: Capabilities, projects: Projects, clock: Arc<dyn Clock>) {
     loop {
         clear_removed(&capabilities, &projects).await;
@@ -270,7 +271,7 @@ async fn remove_projects(capabilities: Capabilities, projects: Projects, clock: 
     }
 }
 
-/// Removes what removed projects had, and frees the ids of those that have nothing left.
+/// Removes the data of removed projects, and frees the ids of projects that have no data left.
 async fn clear_removed(capabilities: &Capabilities, projects: &Projects) {
     for project in projects.removing() {
         let forgotten = match capabilities.clear(&project).await {

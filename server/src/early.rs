@@ -1,5 +1,7 @@
-//! The first request of a connection, if its answer stays: seen before hyper sees the connection, and answered on the bare
-//! socket. All other connections go to hyper untouched, since what was looked at was not taken.
+//! Handles the first request of a connection if it asks for a live response (SSE, WebSocket).
+//!
+//! Such a request is recognised before hyper sees the connection, and answered directly on the socket. The first
+//! bytes are peeked at without consuming them, so all other connections reach hyper unchanged.
 
 use std::io;
 
@@ -13,25 +15,25 @@ use tidings_model::limits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Headers that one request may have here; hyper serves those with more.
+/// Maximum number of headers of a request handled here. Requests with more go to hyper.
 const HEADERS: usize = 64;
-/// Bytes of a head that are looked at; hyper serves longer ones.
+/// Maximum size of a request head handled here, in bytes. Longer requests go to hyper.
 const HEAD_BYTES: usize = 4096;
 
-/// What the first bytes of a connection are.
+/// Classification of the first bytes of a connection.
 pub enum First {
-    /// Something for hyper, who finds every byte in place.
+    /// Any other request. No byte has been consumed, so hyper can read it from the start.
     Other(TcpStream),
-    /// A request whose answer stays, taken from the socket.
+    /// A request for a live response, already consumed from the socket.
     Staying(TcpStream, Box<Request<Body>>),
-    /// Nothing: the client has gone.
+    /// The client closed the connection without sending anything.
     Nothing,
 }
 
-/// Looks at the first request of a connection.
+/// Peeks at the first request of a connection and classifies it.
 pub async fn look(mut socket: TcpStream) -> io::Result<First> {
     socket.readable().await?;
-    // Not in the task, which lives as long as the connection does.
+    // On the heap, because the task's own memory is held as long as the connection lives.
     let mut bytes = vec![0; HEAD_BYTES];
     let seen = socket.peek(&mut bytes).await?;
     if seen == 0 {
@@ -42,7 +44,8 @@ pub async fn look(mut socket: TcpStream) -> io::Result<First> {
     Ok(First::Staying(socket, Box::new(request)))
 }
 
-/// Answers a request whose answer stays. Gives what is to be fed to the socket from now on, unless the answer was no.
+/// Answers a request for a live response. Returns the socket and the feed to write to it, or `None` if the
+/// request was refused and the connection is closed.
 pub async fn answer(
     socket: TcpStream,
     request: Request<Body>,
@@ -65,7 +68,8 @@ pub async fn answer(
     }
 }
 
-/// The request in these bytes, and how many it takes; none if it is not whole or not one whose answer stays.
+/// Parses a complete request for a live response. Returns it with the length of its head in bytes, or `None` if
+/// the head is incomplete or the request is of another kind.
 fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -80,17 +84,17 @@ fn parse(bytes: &[u8]) -> Option<(Request<Body>, usize)> {
     *request.uri_mut() = path.parse::<Uri>().ok()?;
     for header in head.headers.iter() {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
-        // A body is more than is done here.
+        // Requests with a body go to hyper.
         if [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::EXPECT].contains(&name) {
             return None;
         }
         request.headers_mut().append(name, HeaderValue::from_bytes(header.value).ok()?);
     }
-    // Without one, or with two, it is not a proper request; hyper tells.
+    // A request with no `Host` header, or with several, is malformed; hyper refuses it.
     (request.headers().get_all(header::HOST).iter().count() == 1).then_some((request, length))
 }
 
-/// An answer that does not stay: sent whole, and the connection ends.
+/// Sends a complete response and closes the connection.
 pub async fn refuse(
     mut socket: impl AsyncRead + AsyncWrite + Unpin,
     response: Response<Body>,
@@ -102,7 +106,8 @@ pub async fn refuse(
     out.put_slice(&body);
     socket.write_all(&out).await?;
     socket.shutdown().await?;
-    // What the client still says is read for a while: closing before that could cost it the answer.
+    // Drain what the client still sends, up to a limit: closing with unread data would reset the connection, and the
+    // client could lose the response.
     let mut said = vec![0; HEAD_BYTES];
     let mut rest = limits::REFUSED_BYTES;
     while let read @ 1.. = socket.read(&mut said).await? {
@@ -111,27 +116,27 @@ pub async fn refuse(
     Ok(())
 }
 
-/// How the body of an answer ends.
+/// How the end of a response body is signalled.
 enum Ending {
-    /// After so many bytes, and with it the connection.
+    /// `Content-Length` with this many bytes. The connection closes afterwards.
     After(usize),
-    /// With a last chunk, and with it the connection.
+    /// Chunked encoding. The connection closes after the last chunk.
     Chunk,
-    /// There is none: the connection goes on as something else.
+    /// No HTTP body: the connection switches to another protocol.
     None,
 }
 
 impl Ending {
-    /// Of an answer that stays.
+    /// Returns the ending of a live response.
     fn of(response: &Response<Body>) -> Self {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS { Self::None } else { Self::Chunk }
     }
 }
 
-/// The head of an answer.
+/// Serialises the head of a response.
 fn head(response: &Response<Body>, ending: Ending) -> Bytes {
     let mut headers = response.headers().clone();
-    // The routes see no body in an answer that stays, and may have said so.
+    // The routes see an empty body in a live response and may have set its length to 0.
     headers.remove(header::CONTENT_LENGTH);
     match ending {
         Ending::After(bytes) => drop(headers.insert(header::CONTENT_LENGTH, bytes.into())),

@@ -1,11 +1,11 @@
-//! What is said when the server serves: where, on what data, and what to try.
+//! The startup message: where the server listens, where its data is, and commands to try.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
 
 use tidings_server::{Config, Server};
 
-/// Says it on stdout: with some emphasis to people, plainly to programs.
+/// Prints the startup message to stdout, with colours if that is a terminal.
 pub fn greet(config: &Config, server: &Server) {
     let address = server.address();
     let scheme = if config.tls().is_some() { "https" } else { "http" };
@@ -31,7 +31,7 @@ fn open_commands(url: &str) -> [String; 3] {
     ]
 }
 
-/// A token for one of the projects, and what can be done with it.
+/// Commands for a server that requires credentials: create a token, then use it.
 fn guarded_commands(url: &str, server: &Server) -> [String; 3] {
     let projects = server.projects().list();
     let project = projects.first().map_or("NAME", |listed| listed.project.as_str());
@@ -46,24 +46,24 @@ fn guarded_commands(url: &str, server: &Server) -> [String; 3] {
     ]
 }
 
-/// Emphasis, where there is somebody to see it.
+/// Terminal styles, if stdout is a terminal.
 pub struct Ink {
     on: bool,
 }
 
 impl Ink {
-    /// For what goes to stdout. `NO_COLOR` with any text in it turns it off.
+    /// Creates styles for stdout. They are off if stdout is no terminal or `NO_COLOR` is set and not empty.
     pub fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
         Self { on: io::stdout().is_terminal() && !unwanted }
     }
 
-    /// What matters.
+    /// Renders text in bold.
     pub fn bold<'a>(&self, text: &'a str) -> Inked<'a> {
         self.ink("1", text)
     }
 
-    /// What can be tried.
+    /// Renders text in the colour of suggested commands.
     pub fn hint<'a>(&self, text: &'a str) -> Inked<'a> {
         self.ink("36", text)
     }
@@ -73,7 +73,7 @@ impl Ink {
     }
 }
 
-/// Text with or without emphasis.
+/// Text with an optional terminal style.
 pub struct Inked<'a> {
     style: Option<&'static str>,
     text: &'a str,

@@ -1,5 +1,5 @@
-//! HTTP on one connection: the first request in time, none of them too large, an end when nobody asks any
-//! more or takes what was asked for.
+//! Serves HTTP/1.1 and HTTP/2 on one connection and enforces its limits: the deadline of the first request head, the
+//! size of every head, the idle timeout and the write timeout.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -29,7 +29,7 @@ use crate::early;
 use crate::pool::{Counted, InProgress, Slot};
 use crate::progress::{Progress, Withheld};
 
-/// Which HTTP a connection speaks.
+/// HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// HTTP/1.1 or 1.0.
@@ -38,19 +38,19 @@ pub enum Version {
     Two,
 }
 
-/// A connection of which it is known what it speaks.
+/// A connection whose HTTP version is known.
 pub struct Opened<I> {
-    /// The bytes.
+    /// The byte stream, after TLS if there is any.
     pub io: I,
-    /// Which HTTP.
+    /// HTTP version the client speaks.
     pub version: Version,
-    /// What is under it.
+    /// Whether the connection uses TLS (`https`) or not (`http`).
     pub scheme: Scheme,
-    /// Counts it.
+    /// Holds the connection's slot in the pool.
     pub counted: Counted,
 }
 
-/// Serves routes on connections.
+/// Serves the routes on the connections of one listener.
 pub struct Http {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
@@ -61,22 +61,24 @@ pub struct Http {
     limit_hits: LimitHits,
 }
 
-/// Whether a path is answered although all connections are in use.
+/// Returns whether a path is served even when all connections are in use.
 pub fn is_health(path: &str) -> bool {
     ["/health", "/ready"].contains(&path)
 }
 
 impl Http {
-    /// Serves these routes.
+    /// Creates a server for the routes of `fast_path`.
     ///
-    /// Heads up to twice the limit come through to the routes, which tell the client in full what is wrong; what is
-    /// larger is refused here, with a status alone.
+    /// Request heads up to twice the configured limit reach the routes, which answer with a full error message.
+    /// Larger heads are refused here with a bare status.
     pub fn new(fast_path: FastPath, options: &ConnectionOptions, limit_hits: LimitHits) -> Self {
         let head_bytes = options.header_bytes.max(limits::URI_BYTES).saturating_mul(2);
         let mut http1 = http1::Builder::new();
-        // Runs while a connection waits for the head of its next request. The first one has its own deadline.
+        // This timeout runs while a connection waits for its next request head. The first head has a deadline of its
+        // own.
         http1.timer(TokioTimer::new()).header_read_timeout(options.idle_timeout).max_header_size(head_bytes);
-        // Whoever closes its side after a request is answered. Where an answer stays, `Progress` sees that it has.
+        // A client that shuts down its sending side after a request still gets its response. During a live
+        // response, `Progress` detects that the client has closed.
         http1.half_close(true);
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
@@ -93,19 +95,19 @@ impl Http {
         Self { http1, http2, fast_path, always: is_health, idle_timeout, write_timeout, limit_hits }
     }
 
-    /// The same, where every path is answered although all connections are in use.
+    /// Serves every path even when all connections are in use.
     #[must_use]
     pub fn always(self) -> Self {
         Self { always: |_| true, ..self }
     }
 
-    /// What is served.
+    /// Returns the routes being served.
     pub fn fast_path(&self) -> &FastPath {
         &self.fast_path
     }
 
-    /// Serves a connection to its end. The head of its first request is due at a moment; when the server stops, the
-    /// answers that are on their way are finished.
+    /// Serves a connection until it ends. The head of the first request must arrive by `head_due`. When the server
+    /// stops, responses in progress are finished first.
     pub async fn serve<I>(&self, opened: Opened<I>, head_due: Instant, stopping: watch::Receiver<bool>)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -135,7 +137,7 @@ impl Http {
             Version::One => {
                 let withheld = Withheld::default();
                 let io = TokioIo::new(io.telling(connection_handle.clone(), withheld.clone()));
-                // In memory of its own: a task has room for the largest of all ways it may go.
+                // Boxed, because a task reserves memory for the largest of its possible states.
                 let mut connection = Box::pin(self.http1.serve_connection(io, routes).with_upgrades());
                 let never = std::future::pending();
                 let ended = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
@@ -149,12 +151,12 @@ impl Http {
                 let _ = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), idle).await;
             }
         }
-        // If anything is left of it, that is a WebSocket.
+        // Whatever still holds the connection at this point is a WebSocket.
         slot.upgrade();
     }
 }
 
-/// Tells the client of a request that hyper could not read what is wrong with it.
+/// Tells the client why hyper could not parse its request, then closes the connection.
 async fn refuse(
     io: impl AsyncRead + AsyncWrite + Unpin,
     status: u16,
@@ -163,7 +165,7 @@ async fn refuse(
 ) {
     let error = error.map(|error| error.to_string()).unwrap_or_default();
     let told = match status {
-        // There is no other way to know which header it was.
+        // hyper does not expose which header was invalid, except in the error text.
         400 if error.contains("invalid transfer-encoding") => transfer_encoding_unknown(),
         status => {
             let (status, code) = match status {
@@ -181,7 +183,7 @@ async fn refuse(
     }
 }
 
-/// One connection's lifetime.
+/// Everything that can end one connection.
 struct ConnectionLifetime<'a> {
     http: &'a Http,
     activity: &'a Activity,
@@ -191,7 +193,8 @@ struct ConnectionLifetime<'a> {
 }
 
 impl ConnectionLifetime<'_> {
-    /// `finish` asks the connection to end after what it is doing; `idle` resolves when it was quiet for too long.
+    /// Drives the connection until it ends. `finish` asks it to close after the request in progress; `idle` resolves
+    /// when it was idle for too long.
     async fn live<C: Future<Output = Result<(), hyper::Error>>>(
         mut self,
         mut connection: Pin<&mut C>,
@@ -232,7 +235,7 @@ impl ConnectionLifetime<'_> {
                     leave_due = Some(Instant::now() + limits::LEAVE_TIMEOUT);
                 }
                 () = sleep_until(leave_by), if leave_due.is_some() => {
-                    // A request that came just then is answered.
+                    // A request that arrived in the meantime is still answered.
                     if self.activity.slot.is_idle() {
                         return Ok(());
                     }
@@ -259,7 +262,7 @@ enum First {
 }
 
 impl Http {
-    /// How a connection ended, counted and logged.
+    /// Counts and logs how a connection ended, and returns the result unchanged.
     fn noted(&self, ended: Result<(), hyper::Error>) -> Result<(), hyper::Error> {
         ended.inspect_err(|error| {
             if error.is_parse_too_large() {
@@ -272,12 +275,12 @@ impl Http {
     }
 }
 
-/// What is asked on a connection.
+/// Request activity on one connection.
 struct Activity {
     slot: Arc<Slot>,
     begun: AtomicBool,
     start: Instant,
-    /// When the last one was, in milliseconds since the start.
+    /// Time the last request ended, in milliseconds since `start`.
     quiet_since: AtomicU64,
 }
 
@@ -291,7 +294,7 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Resolves when there was no request for so long.
+    /// Waits until there was no request for `limit`.
     async fn idle(&self, limit: Duration) {
         loop {
             let quiet_since = self.start + Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
@@ -305,7 +308,7 @@ impl Activity {
     }
 }
 
-/// The routes, for one connection. Each request keeps it from being idle.
+/// The routes as a hyper service for one connection. The connection is not idle while a request is in progress.
 #[derive(Clone)]
 struct Routes {
     fast_path: FastPath,
@@ -338,7 +341,7 @@ impl Service<Request<Incoming>> for Routes {
     }
 }
 
-/// A request that is not answered to the end.
+/// A request whose response has not been sent completely. Dropping it records the time for the idle timeout.
 struct RequestOpen {
     activity: Arc<Activity>,
     in_progress: InProgress,
@@ -351,12 +354,12 @@ impl Drop for RequestOpen {
     }
 }
 
-/// An answer on its way that keeps its connection.
+/// A pending response. It keeps its connection from being idle.
 struct BusyFuture {
     answering: Answering,
-    /// Whether a header can tell that the connection closes.
+    /// Whether the response may carry `Connection: close` (HTTP/1.1 and older).
     closes: bool,
-    /// None if there is no room for the request.
+    /// The request in progress; `None` if the request got no slot in the pool.
     open: Option<RequestOpen>,
 }
 
@@ -374,7 +377,7 @@ impl Future for BusyFuture {
     }
 }
 
-/// The body of an answer that keeps its connection.
+/// The body of a response. It keeps its connection from being idle until it is sent.
 struct Busy<B> {
     inner: B,
     _open: Option<RequestOpen>,

@@ -1,4 +1,4 @@
-//! Logs: for people in a terminal, for programs elsewhere. And traces, for those who collect them.
+//! Logging and tracing: text logs in a terminal, JSON logs otherwise, and export of traces to a collector.
 
 use std::io::{self, IsTerminal};
 
@@ -14,26 +14,26 @@ use tidings_server::options::{LogFormat, LogOptions};
 #[cfg(feature = "otlp")]
 use crate::otlp::{OtlpError, Traces};
 
-/// What is logged unless somebody asks for more.
+/// Default filter of the log.
 const DEFAULT: &str = "info";
 
-/// Why there is no log.
+/// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// What is to be logged cannot be understood.
+    /// The log filter is invalid.
     #[error("--log (TIDINGS_LOG) is a level such as `info` or `debug`, or levels by module: {0}")]
     Filter(#[from] ParseError),
-    /// Traces cannot be exported.
+    /// The trace exporter could not start.
     #[cfg(feature = "otlp")]
     #[error("log.otlp_endpoint: {0}")]
     Otlp(#[from] OtlpError),
-    /// Traces cannot be exported by this binary.
+    /// This binary was built without support for exporting traces.
     #[cfg(not(feature = "otlp"))]
     #[error("log.otlp_endpoint: this tidings was built without the feature `otlp`")]
     NoOtlp,
 }
 
-/// Logs that are being written.
+/// Active logging and trace export. Call [`Logs::end`] before the process exits.
 #[must_use]
 pub struct Logs {
     #[cfg(feature = "otlp")]
@@ -41,7 +41,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Logs to stderr what the filter lets through, and exports traces if that is set.
+    /// Starts logging to stderr what the filter selects, and exporting traces if an endpoint is configured.
     pub fn begin(filter: Option<&str>, options: &LogOptions) -> Result<Self, LogError> {
         let filter = EnvFilter::builder().parse(filter.unwrap_or(DEFAULT))?;
         #[cfg(feature = "otlp")]
@@ -64,11 +64,11 @@ impl Logs {
         Ok(logs)
     }
 
-    /// Sends what is left to be sent.
+    /// Flushes traces that have not been exported yet.
     pub async fn end(self) {
         #[cfg(feature = "otlp")]
         if let Some(traces) = self.traces {
-            // A thread that may block: the runtime has to do the sending.
+            // On a blocking thread, because the runtime has to stay free to send the requests.
             let _ = tokio::task::spawn_blocking(|| traces.end()).await;
         }
     }
@@ -85,12 +85,13 @@ fn stderr<S: Subscriber + for<'a> LookupSpan<'a>>(format: LogFormat) -> Box<dyn 
     if text { logs.boxed() } else { logs.json().boxed() }
 }
 
-/// Others log what they see, and some see headers and query strings, where credentials are. No filter lets that through.
+/// Selects events of this project, and warnings and errors of dependencies. Lower levels of dependencies may log
+/// headers and query strings, which contain credentials, so no filter can enable them.
 fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("tidings") || *metadata.level() <= Level::WARN
 }
 
-/// Spans of ours; what is logged in them is in the log.
+/// Selects the spans of this project for export. Events within spans go to the log only.
 #[cfg(feature = "otlp")]
 fn is_traced(metadata: &Metadata<'_>) -> bool {
     metadata.is_span() && metadata.target().starts_with("tidings")

@@ -1,4 +1,4 @@
-//! What an operator may set of the server's own parts. Those of a capability or a store are theirs.
+//! Options of the server's own components. Capabilities and stores define their own.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,22 +7,23 @@ use std::time::Duration;
 use tidings_api::{MetricsAccess, Spans};
 use tidings_model::limits;
 
-/// How much a client may ask of the server.
+/// Limits on requests and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitOptions {
-    /// Requests of one project in a second; 0 lets all pass.
+    /// Maximum requests per second of one project. 0 means no limit, which is the default.
     pub requests_per_second: u32,
-    /// Connections at a time.
+    /// Maximum number of open connections. Default: 50,000.
     pub connections: usize,
-    /// Bytes of a request's head.
+    /// Maximum size of a request head, in bytes. Default: 16 KiB.
     pub header_bytes: usize,
-    /// Memory that the bodies of all requests in progress take; those of one project a quarter of it.
+    /// Memory for the bodies of all requests in progress, in bytes. One project may use a quarter of it. Default: 256
+    /// MiB.
     pub body_bytes_in_flight: usize,
-    /// How long the first request's head of a connection may take.
+    /// Time limit for the head of the first request of a connection. Default: 10 s.
     pub head_timeout: Duration,
-    /// How long a connection may stay without a request.
+    /// Time after which a connection without a request is closed. Default: 75 s.
     pub idle_timeout: Duration,
-    /// How long a client may take nothing of an answer.
+    /// Time after which a connection is closed if its client reads nothing of a response. Default: 30 s.
     pub write_timeout: Duration,
 }
 
@@ -40,23 +41,23 @@ impl Default for LimitOptions {
     }
 }
 
-/// The files of TLS, in PEM.
+/// Certificate and key files, in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// The certificate and those that vouch for it.
+    /// File with the certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// File with the private key of the certificate.
     pub key: PathBuf,
 }
 
-/// How the server lets itself be watched.
+/// Options of metrics and tracing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserveOptions {
-    /// Where metrics are open to whoever reaches it.
+    /// Address of a separate listener that serves metrics without credentials. Default: none.
     pub metrics_listen: Option<SocketAddr>,
-    /// Who may read the metrics where clients are served.
+    /// Who may read the metrics on the main listener.
     pub metrics_access: MetricsAccess,
-    /// Whether each request has a span, for those who export traces.
+    /// Whether each request is recorded as a span, for the export of traces.
     pub spans: Spans,
 }
 
@@ -66,23 +67,24 @@ impl Default for ObserveOptions {
     }
 }
 
-/// What the process tells of itself. The binary's business: a server in another process leaves it to that.
+/// Logging and tracing options of the `tidings` binary. An application that embeds the server sets up its own
+/// logging.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// How logs are written.
+    /// Format of the log.
     pub format: LogFormat,
-    /// Where traces go.
+    /// URL of the OpenTelemetry collector to export traces to. Default: none.
     pub otlp_endpoint: Option<String>,
 }
 
-/// How logs are written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text in a terminal, JSON elsewhere.
+    /// Text if stderr is a terminal, JSON otherwise.
     #[default]
     Auto,
-    /// For people.
+    /// Text, for people.
     Text,
-    /// For programs, a line each.
+    /// One JSON object per line, for programs.
     Json,
 }

@@ -1,6 +1,6 @@
-//! Traces to a collector of OpenTelemetry, by OTLP over HTTP.
+//! Exports traces to an OpenTelemetry collector by OTLP over HTTP.
 //!
-//! The exporter has a thread of its own and no runtime, so what it sends is sent by a task of ours.
+//! The exporter runs in its own thread without a runtime, so its requests are sent by a task on the server's runtime.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use tokio::runtime::Handle;
 
 use crate::outgoing::Outgoing;
 
-/// How long the collector may take.
+/// Timeout of a request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a collector's answer.
+/// Maximum size of the collector's response, in bytes.
 const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// Not an address that can be used.
+    /// The endpoint is not a usable URL.
     #[error("`{0}` is not the address of a collector; it is like http://127.0.0.1:4318 or https://collector")]
     Endpoint(String),
-    /// The exporter does not start.
+    /// The exporter could not start.
     #[error("cannot export traces: {0}")]
     Exporter(String),
 }
 
-/// Exports traces until it is ended.
+/// A running trace exporter. Call [`Traces::end`] to flush it.
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Begins to export to a collector. Needs the runtime.
+    /// Starts exporting to a collector. Must be called within a Tokio runtime.
     pub fn to(endpoint: &str) -> Result<Self, OtlpError> {
         let http = Outgoing::new().map_err(|error| OtlpError::Exporter(error.to_string()))?;
         let exporter = SpanExporter::builder()
@@ -51,12 +51,12 @@ impl Traces {
         Ok(Self(SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build()))
     }
 
-    /// Makes spans of ours to be exported.
+    /// Returns the tracer whose spans are exported.
     pub fn tracer(&self) -> Tracer {
         self.0.tracer("tidings")
     }
 
-    /// Sends what is left. Blocks for a while if the collector does not answer.
+    /// Flushes remaining spans. Blocks until the collector has answered or the timeout expires.
     pub fn end(self) {
         if let Err(error) = self.0.shutdown() {
             tracing::warn!(%error, "the last traces may be lost");
@@ -64,7 +64,7 @@ impl Traces {
     }
 }
 
-/// The collector's address for traces; where only a host is named, the usual path is meant.
+/// Returns the URL to send traces to. An endpoint without a path gets the standard path `/v1/traces`.
 fn address(endpoint: &str) -> Result<String, OtlpError> {
     let wrong = || OtlpError::Endpoint(endpoint.to_owned());
     let uri: Uri = endpoint.parse().map_err(|_| wrong())?;

@@ -1,7 +1,8 @@
-//! HTTP requests that this process sends: of commands to a running server, of traces to a collector.
+//! HTTP client for requests that this process sends: from commands to a running server, and from the trace exporter
+//! to a collector.
 //!
-//! One client for all of them: HTTP/1.1, plain or over TLS with the certificates that the system trusts. It follows no
-//! redirect and uses no proxy, so that a credential goes to the server that was named and nowhere else.
+//! It speaks HTTP/1.1, plain or over TLS with the certificates the system trusts. It follows no redirects and uses no
+//! proxy, so a credential is sent only to the server that was named.
 
 use std::error::Error;
 use std::io;
@@ -17,15 +18,15 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio_rustls::rustls::crypto::ring;
 
-/// How long connecting may take, TLS not counted.
+/// Timeout of a TCP connect, not including the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client with a pool of connections. Clones share the pool.
+/// An HTTP client with a connection pool. Clones share the pool.
 #[derive(Clone, Debug)]
 pub struct Outgoing(Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
 impl Outgoing {
-    /// A client for this process. Fails when the system's certificates cannot be used.
+    /// Creates a client. Fails if the system's root certificates cannot be loaded.
     pub fn new() -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -40,7 +41,7 @@ impl Outgoing {
         Ok(Self(Client::builder(TokioExecutor::new()).build(connector)))
     }
 
-    /// Sends a request and reads the whole answer, of at most so many bytes.
+    /// Sends a request and reads the whole response. Fails if its body exceeds `body_bytes_max`.
     pub async fn send(
         &self,
         request: Request<Bytes>,
@@ -53,13 +54,14 @@ impl Outgoing {
     }
 }
 
-/// Why there is no whole answer.
+/// Why a request has no complete response.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct OutgoingError(String);
 
 impl OutgoingError {
-    /// The innermost cause says most: "connection refused", not "client error".
+    /// Keeps the message of the innermost cause, which is the most specific: "connection refused", not "client
+    /// error".
     pub fn of(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let error = error.into();
         let mut cause: &dyn Error = &*error;
@@ -69,7 +71,7 @@ impl OutgoingError {
         Self(cause.to_string())
     }
 
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     pub fn timed_out(after: Duration) -> Self {
         Self(format!("timeout after {} s", after.as_secs_f64()))
     }

@@ -1,13 +1,14 @@
-//! The connections of one listener: how many there may be, and which one makes room for another.
+//! The connection pool of one listener: it limits the number of connections and picks the one to evict when the limit
+//! is reached.
 //!
-//! A connection has a [`Slot`]: a regular one as long as there are some, otherwise one in the reserve. When there is no
-//! regular one left, the connection that has been idle for longest is told to close and its place is free at once. A
-//! connection is idle while no request is in progress on it; one that has not sent a request yet is idle, too. An answer that
-//! stays (SSE, WebSocket, long-poll) is a request in progress.
+//! Each connection holds a [`Slot`]: a regular slot while any is free, otherwise a slot of the reserve. When no
+//! regular slot is free, the connection that has been idle longest is asked to close, and its slot is reused at once.
+//! A connection is idle while no request is in progress on it, including before its first request. A live
+//! response (SSE, WebSocket, long-poll) counts as a request in progress.
 //!
-//! The reserve is for what must always get through. A request on a connection there first tries to get a regular slot; if
-//! nobody makes room it is refused, unless it is one of those that always get through, and either way the connection
-//! closes after it.
+//! The reserve keeps health checks reachable when every regular slot is busy. A request on a reserve connection first
+//! tries to obtain a regular slot by evicting an idle connection. If that fails, the request is refused with 503,
+//! unless its path is always served; in both cases the connection closes after the response.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -18,40 +19,41 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::connections::Counts;
 
-/// Idle connections that are looked up at a time, so that not all are looked at for each that closes.
+/// Number of eviction candidates collected per scan, so that one eviction does not scan all connections.
 const CANDIDATES: usize = 64;
 
-/// The connections of one listener.
+/// Connection pool of one listener.
 pub struct Pool {
-    /// Connections with a regular slot at most.
+    /// Maximum number of connections with a regular slot.
     limit: usize,
-    /// Sockets: regular slots, the reserve, and those that were told to close and have not yet.
+    /// Permits for open sockets: regular slots, the reserve, and connections that were asked to close but are still
+    /// open.
     sockets: Arc<Semaphore>,
     places: Mutex<Places>,
-    /// Connections with a regular slot that are idle.
+    /// Number of idle connections with a regular slot.
     idle: AtomicUsize,
-    /// Connections that were told to close and have not yet.
+    /// Number of connections that were asked to close but are still open.
     leaving: AtomicUsize,
-    /// Whether a new connection waits for any socket to be closed.
+    /// Number of callers of [`Pool::socket`] that wait for a socket to close.
     waiting: AtomicUsize,
-    /// Numbers the moments at which connections became idle, in order.
+    /// Logical clock: gives each transition to idle a unique, increasing number.
     moments: AtomicU64,
     counts: Counts,
 }
 
 #[derive(Default)]
 struct Places {
-    /// Connections that have a regular slot.
+    /// Number of connections with a regular slot.
     regular: usize,
-    /// All connections that may be told to close; some are gone.
+    /// Connections that have, or had, a regular slot. Entries of closed connections are removed lazily.
     slots: Vec<Weak<Slot>>,
-    /// Some that were idle for longest when it was last looked, the longest last, each with the moment it became idle.
+    /// The longest-idle connections as of the last scan, each with the moment it became idle, the oldest last.
     candidates: Vec<(u64, Weak<Slot>)>,
-    /// Those in the reserve; some are gone.
+    /// Connections that were accepted into the reserve. Entries of closed connections are removed lazily.
     reserve: Vec<Weak<Slot>>,
 }
 
-/// The place of one connection.
+/// The pool's record of one connection.
 pub struct Slot {
     pool: Arc<Pool>,
     state: Mutex<State>,
@@ -60,9 +62,9 @@ pub struct Slot {
 
 struct State {
     class: Class,
-    /// Requests in progress.
+    /// Number of requests in progress.
     requests: usize,
-    /// When it became idle.
+    /// Moment the connection last became idle, from `Pool::moments`.
     idle_since: u64,
 }
 
@@ -70,13 +72,13 @@ struct State {
 enum Class {
     Regular,
     Reserve,
-    /// It has become something else than HTTP, which ends by its own rules. Has a regular slot.
+    /// The connection switched to another protocol (WebSocket). It keeps a regular slot and is never evicted.
     Upgraded,
-    /// It was told to close. Its slot is free already.
+    /// The connection was asked to close. Its slot is already free.
     Leaving,
 }
 
-/// A connection that counts, for as long as anything of it is used.
+/// A connection as the pool counts it. Dropping it releases the slot and the socket permit.
 pub struct Counted {
     slot: Arc<Slot>,
     _socket: OwnedSemaphorePermit,
@@ -84,7 +86,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Its slot.
+    /// Returns the slot of this connection.
     pub fn slot(&self) -> &Arc<Slot> {
         &self.slot
     }
@@ -96,11 +98,11 @@ impl Drop for Counted {
     }
 }
 
-/// There is no room for what is asked.
+/// Error: no slot is free and no connection is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A request in progress.
+/// A request in progress on a connection. Dropping it ends the request.
 pub struct InProgress(Arc<Slot>);
 
 impl Drop for InProgress {
@@ -110,14 +112,14 @@ impl Drop for InProgress {
 }
 
 impl InProgress {
-    /// Whether its connection closes after it.
+    /// Returns whether the connection closes after this request.
     pub fn is_last(&self) -> bool {
         matches!(self.0.state().class, Class::Reserve | Class::Leaving)
     }
 }
 
 impl Pool {
-    /// So many connections, and the reserve.
+    /// Creates a pool with `limit` regular slots, plus [`limits::CONNECTIONS_RESERVED`] in the reserve.
     pub fn new(limit: usize, counts: Counts) -> Arc<Self> {
         let limit = limit.min(Semaphore::MAX_PERMITS - limits::CONNECTIONS_RESERVED);
         Arc::new(Self {
@@ -132,7 +134,7 @@ impl Pool {
         })
     }
 
-    /// Waits until one more socket may be open. May be given up and called again.
+    /// Waits until one more socket may be open, asking an idle connection to close if none is free. Cancel-safe.
     pub async fn socket(self: &Arc<Self>) -> OwnedSemaphorePermit {
         if let Ok(socket) = self.sockets.clone().try_acquire_owned() {
             return socket;
@@ -144,7 +146,8 @@ impl Pool {
         socket.expect("nobody closes it")
     }
 
-    /// Tells one idle connection to close, unless one has been told that and has not closed yet.
+    /// Asks one idle connection to close, reserve connections first. Does nothing while an earlier one is still
+    /// closing.
     pub fn make_room(&self) {
         if self.leaving.load(Ordering::SeqCst) > 0 {
             return;
@@ -160,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// Gives a connection its slot.
+    /// Assigns a slot to a new connection: a regular one if possible, otherwise one of the reserve.
     pub fn slot(self: &Arc<Self>, socket: OwnedSemaphorePermit) -> Counted {
         let mut places = self.places();
         if places.regular >= self.limit {
@@ -182,7 +185,7 @@ impl Pool {
         Counted { slot, _socket: socket, _open: self.counts.hold_open() }
     }
 
-    /// Takes a regular slot. If there is none, somebody idle gives up his.
+    /// Takes a regular slot, evicting the longest-idle connection if none is free.
     fn regular(&self, places: &mut Places) -> Result<(), Full> {
         if places.regular >= self.limit && !self.evict(places) {
             return Err(Full);
@@ -191,10 +194,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Tells the connection to close that has been idle for longest. False if none is idle.
+    /// Asks the longest-idle regular connection to close and frees its slot. Returns false if none is idle.
     fn evict(&self, places: &mut Places) -> bool {
         while self.idle.load(Ordering::SeqCst) > 0 {
-            // Whoever is still idle since then has been so for longer than all who are not among these.
+            // A candidate that is still idle since the recorded moment has been idle longer than any connection that
+            // is not a candidate.
             while let Some((since, slot)) = places.candidates.pop() {
                 if slot.upgrade().is_some_and(|slot| slot.tell_to_leave(since)) {
                     places.regular -= 1;
@@ -220,7 +224,7 @@ impl Pool {
         false
     }
 
-    /// Resolves when all sockets are closed.
+    /// Waits until all sockets are closed.
     pub async fn is_empty(&self) {
         let all = u32::try_from(self.limit + limits::CONNECTIONS_RESERVED).unwrap_or(u32::MAX);
         let _ = self.sockets.acquire_many(all).await;
@@ -231,7 +235,8 @@ impl Pool {
     }
 }
 
-/// Puts a slot on a list, in the room of those who left before there is more: amortised, each is looked at once.
+/// Appends a slot to a list. Removes dead entries before the list would grow, so the amortised cost per entry is
+/// constant.
 fn enlist(list: &mut Vec<Weak<Slot>>, slot: &Arc<Slot>) {
     if list.len() == list.capacity() {
         list.retain(|slot| slot.strong_count() > 0);
@@ -239,7 +244,7 @@ fn enlist(list: &mut Vec<Weak<Slot>>, slot: &Arc<Slot>) {
     list.push(Arc::downgrade(slot));
 }
 
-/// A new connection waits for a socket to be closed, until this is dropped.
+/// Counts one caller in `Pool::waiting` until dropped.
 struct Waiting<'a>(&'a Pool);
 
 impl<'a> Waiting<'a> {
@@ -256,9 +261,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl Slot {
-    /// A request begins. In the reserve there must be room for it, unless it always gets through.
+    /// Starts a request. On a reserve connection this needs a regular slot; without one, only a request with `always`
+    /// set is let through.
     pub fn begin(self: &Arc<Self>, always: bool) -> Result<InProgress, Full> {
-        // Before the state is locked: places come first.
+        // Lock order: places before state.
         if self.state().class == Class::Reserve {
             let mut places = self.pool.places();
             let promoted = self.pool.regular(&mut places);
@@ -275,7 +281,7 @@ impl Slot {
                         }
                         enlist(&mut places.slots, self);
                     }
-                    // Somebody else was quicker.
+                    // A concurrent request changed the class first, so the slot taken above is returned.
                     Class::Regular | Class::Upgraded | Class::Leaving => places.regular -= 1,
                 }
             }
@@ -308,7 +314,7 @@ impl Slot {
         }
     }
 
-    /// It is something else than HTTP from now on, and is not told to leave.
+    /// Marks the connection as upgraded to another protocol, so that it is never evicted.
     pub fn upgrade(&self) {
         let mut state = self.state();
         if state.class == Class::Regular {
@@ -319,12 +325,12 @@ impl Slot {
         }
     }
 
-    /// Whether no request is in progress.
+    /// Returns whether no request is in progress.
     pub fn is_idle(&self) -> bool {
         self.state().requests == 0
     }
 
-    /// Resolves when it was told to close.
+    /// Waits until the connection is asked to close.
     pub async fn is_told_to_leave(&self) {
         self.told_to_leave.notified().await;
     }
@@ -334,7 +340,7 @@ impl Slot {
         (state.class == class && state.requests == 0).then_some(state.idle_since)
     }
 
-    /// Tells it to close if it has been idle since then.
+    /// Asks the connection to close if it has been idle since the moment `since`. Returns whether it was asked.
     fn tell_to_leave(&self, since: u64) -> bool {
         let mut state = self.state();
         if state.requests > 0 || state.idle_since != since {
@@ -353,7 +359,7 @@ impl Slot {
         true
     }
 
-    /// The connection is gone.
+    /// Releases the slot when the connection has closed.
     fn give_up(&self) {
         let mut places = self.pool.places();
         let state = self.state();

@@ -1,4 +1,5 @@
-//! Which HTTP a plain connection speaks: the one that begins with the preface of HTTP/2, or the other.
+//! Detects the HTTP version of a plain-text connection: HTTP/2 if it begins with the HTTP/2 preface, HTTP/1
+//! otherwise.
 
 use std::io;
 use std::pin::Pin;
@@ -8,10 +9,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::http::Version;
 
-/// How every connection of HTTP/2 begins.
+/// The preface that begins every HTTP/2 connection (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Reads until it is clear which one it is. What was read is read again by whoever comes next.
+/// Reads until the HTTP version is known. The returned connection yields the bytes read so far again.
 pub async fn detect<I: AsyncRead + Unpin>(mut io: I) -> io::Result<(Rewound<I>, Version)> {
     let mut head = [0; PREFACE.len()];
     let mut read = 0;
@@ -25,7 +26,7 @@ pub async fn detect<I: AsyncRead + Unpin>(mut io: I) -> io::Result<(Rewound<I>, 
     Ok((Rewound { head, next: 0, end: read, io }, version))
 }
 
-/// A connection whose first bytes are read again.
+/// A connection that first yields bytes which were already read from it.
 pub struct Rewound<I> {
     head: [u8; PREFACE.len()],
     next: usize,

@@ -1,4 +1,4 @@
-//! The projects of a store, without a server in front of them.
+//! Access to the projects in a store without running a server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tidings_engine::{Bus, WallClock};
 use crate::catalog::Catalog;
 use crate::serve::StartError;
 
-/// The operating system's randomness.
+/// Random bytes from the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemRandomness;
 
@@ -20,19 +20,20 @@ impl Randomness for SystemRandomness {
     }
 }
 
-/// The projects of a stopped server, opened to administer them. While it lives nobody else can open the store.
+/// The projects in the store of a stopped server, opened for administration. The store stays locked until this is
+/// dropped.
 pub struct StoredProjects {
     projects: Projects,
     _lock: DirectoryLock,
 }
 
 impl StoredProjects {
-    /// Opens the store in a folder, making it if there is none. Fails when a server has it.
+    /// Opens the store in a directory, creating it if there is none. Fails if a running server has it open.
     pub fn open(data: &Path) -> Result<Self, StartError> {
         Self::open_beside(data, Given::default())
     }
 
-    /// The same beside what a configuration gives.
+    /// Opens the store, with projects and keys from the configuration in addition to the stored ones.
     pub fn open_beside(data: &Path, given: Given) -> Result<Self, StartError> {
         let lock = DirectoryLock::take(data)?;
         let options = Options { secret: secret(), ..Options::default() };
@@ -42,13 +43,13 @@ impl StoredProjects {
         Ok(Self { projects, _lock: lock })
     }
 
-    /// The projects.
+    /// The projects in the store.
     pub fn projects(&self) -> &Projects {
         &self.projects
     }
 }
 
-/// A number that nobody outside knows, for the salts of the store's files.
+/// Returns a random secret for the salts of the store's files.
 pub(crate) fn secret() -> u64 {
     let mut bytes = [0; 8];
     SystemRandomness.fill(&mut bytes);

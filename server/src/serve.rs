@@ -1,4 +1,4 @@
-//! One running server: store, capabilities and routes put together, listening.
+//! A running server: opens the store and the capabilities, builds the routes and listens.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,27 +31,27 @@ use crate::store::StoreChoice;
 use crate::tls::{Tls, TlsError};
 use crate::usage;
 
-/// How long a server that stops waits for answers that are on their way.
+/// Time that a stopping server waits for responses in progress before it cuts their connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a server does not start.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is taken or not ours.
+    /// The listen address is in use or not available on this machine.
     #[error("cannot listen on {listen}: {error}")]
     Listen {
-        /// The address.
+        /// The configured address.
         listen: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// The store cannot be opened.
+    /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// A capability cannot be opened.
+    /// A capability could not be opened.
     #[error(transparent)]
     Capability(#[from] CapabilityError),
-    /// Nobody could be told apart from anybody else.
+    /// There is neither a project nor an admin key, so every request would be refused.
     #[error(
         "there is no project and no admin key yet, so nobody could do anything.\n\
          Create a project:      tidings project create NAME{data}\n\
@@ -59,42 +59,42 @@ pub enum StartError {
          or try it on this machine alone: tidings serve --dev"
     )]
     NoProjects {
-        /// How the commands name the folder of the data; empty when that has no name.
+        /// The `--data` argument to repeat in the suggested commands; empty for a store in memory.
         data: String,
     },
-    /// Certificate or key cannot be used.
+    /// The TLS certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// What a server is made of.
+/// Everything needed to start a server.
 pub struct ServerOptions {
-    /// Where streams are kept.
+    /// Which store to open.
     pub store: StoreChoice,
-    /// Where it listens; port 0 takes a free one.
+    /// Address to listen on. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// What time it is.
+    /// Source of the current time and of timers.
     pub clock: Arc<dyn Clock>,
-    /// Seed of what is random.
+    /// Seed of the random number generator. Default: 0.
     pub seed: u64,
-    /// How the capabilities are set.
+    /// Options of the capabilities.
     pub capabilities: capabilities::Options,
-    /// How much a client may ask.
+    /// Limits on requests and connections.
     pub limits: LimitOptions,
-    /// Who is let in.
+    /// Who may use the server.
     pub access: Access,
-    /// The files of TLS; without them it speaks plain HTTP.
+    /// Certificate and key files. Default: none, which serves plain HTTP.
     pub tls: Option<TlsOptions>,
-    /// How it lets itself be watched.
+    /// Options of metrics and tracing.
     pub observe: ObserveOptions,
-    /// Whether this node does what one of several does alone.
+    /// Whether this node is the leader, which alone runs the duties that a cluster runs once.
     pub leadership: Leadership,
-    /// Duties that take the place of the server's own of the same name, or come beside them.
+    /// Additional duties. One with the name of a built-in duty replaces it.
     pub duties: Vec<Duty>,
 }
 
 impl ServerOptions {
-    /// A server in which nothing is set that has a default, and nothing is random.
+    /// Options with defaults for everything else, and a fixed random seed.
     pub fn new(store: StoreChoice, listen: SocketAddr, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
@@ -112,18 +112,18 @@ impl ServerOptions {
     }
 }
 
-/// Who is let in.
+/// Who may use the server.
 #[derive(Clone, Default)]
 pub struct Access {
-    /// Any project exists and nobody needs a credential; but one that is sent must be good.
+    /// Dev mode: every project exists and no credential is required. A credential that is sent is still verified.
     pub dev: bool,
-    /// What the configuration gives, beside what is stored.
+    /// Projects and keys from the configuration, in addition to the stored ones.
     pub given: Given,
-    /// Decides instead of the built-in rules.
+    /// Custom authorization, used instead of the built-in rules.
     pub authorize: Option<Arc<dyn Authorize>>,
 }
 
-/// A server that listens.
+/// A running server.
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
@@ -137,15 +137,16 @@ pub struct Server {
     tls: Option<Arc<Tls>>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
-    /// Serves metrics on a listener of its own until the very end.
+    /// Task serving the metrics listener, which runs until the server has stopped.
     serving_metrics: Option<JoinHandle<()>>,
     duties: Duties,
-    /// Keeps other processes out of the store.
+    /// Keeps other processes from opening the store.
     _lock: Option<DirectoryLock>,
 }
 
 impl Server {
-    /// Binds the addresses, opens the store and begins to serve. Clients that come before the store is open wait.
+    /// Binds the addresses, opens the store and starts serving. Clients that connect before the store is open wait in
+    /// the listen backlog.
     pub async fn start(options: ServerOptions) -> Result<Self, StartError> {
         let tls = options.tls.map(Tls::load).transpose()?.map(Arc::new);
         let (listener, address) = bind(options.listen).await?;
@@ -217,7 +218,7 @@ impl Server {
         let serve_metrics = |(listener, address): (TcpListener, SocketAddr)| {
             let settings =
                 ConnectionOptions { connections: limits::METRICS_CONNECTIONS, ..connection_options };
-            // Not counted among those of clients.
+            // Connections to the metrics listener are not included in the metrics about clients.
             let uncounted = Metrics::new();
             let http =
                 Http::new(FastPath::for_operators(api), &settings, LimitHits::new(&uncounted)).always();
@@ -245,73 +246,73 @@ impl Server {
         })
     }
 
-    /// Where metrics are served without credentials, if they are.
+    /// Address of the metrics listener, which needs no credentials; `None` if it is not configured.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// Its numbers.
+    /// Metrics of this server.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// Whether it has a certificate.
+    /// Returns whether the server uses TLS.
     pub fn speaks_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Reads certificate and key again, for connections that come from now on.
+    /// Reads the certificate and the key again. New connections use them; existing ones are unchanged.
     pub fn reload_tls(&self) -> Result<(), TlsError> {
         self.tls.as_ref().map_or(Ok(()), |tls| tls.reload())
     }
 
-    /// Where it listens.
+    /// Address the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its projects.
+    /// The projects of this server.
     pub fn projects(&self) -> &Projects {
         &self.projects
     }
 
-    /// Who waits for what.
+    /// The bus that wakes followers of a log.
     pub fn bus(&self) -> &Bus {
         &self.bus
     }
 
-    /// Who listens to what.
+    /// The channels that deliver records to live subscribers.
     pub fn channels(&self) -> &Channels {
         self.capabilities.streams.channels()
     }
 
-    /// Its rooms.
+    /// The rooms of this server.
     pub fn rooms(&self) -> &Rooms {
         &self.capabilities.rooms
     }
 
-    /// Its sessions.
+    /// The sessions of this server.
     pub fn sessions(&self) -> &Sessions {
         &self.capabilities.sessions
     }
 
-    /// All answers that stay.
+    /// All live responses in progress.
     pub fn live_connections(&self) -> &LiveConnections {
         &self.live_connections
     }
 
-    /// Resolves when one of the server's duties has stopped. Without it the server must not go on.
+    /// Waits until one of the server's duties has stopped unexpectedly. The server must then be stopped.
     pub async fn failed(&self) -> Stopped {
         let mut stopped = self.duties.stopped();
         match stopped.wait_for(Option::is_some).await.map(|stopped| stopped.clone()) {
             Ok(Some(stopped)) => stopped,
-            // Nobody supervises them any more: the server stops.
+            // The supervisor has ended, so the server is already stopping.
             Ok(None) | Err(_) => std::future::pending().await,
         }
     }
 
-    /// Takes no new connections, tells waiting readers to come again, and returns when all answers are out, or when
-    /// it has waited long enough for those that do not take theirs.
+    /// Stops the server: accepts no new connections, tells waiting readers to reconnect, and waits for responses in
+    /// progress. Connections still open after 10 s are cut.
     pub async fn stop(mut self) -> io::Result<()> {
         self.drain.begin();
         self.live_connections.drain(self.clock.now());
@@ -328,7 +329,7 @@ impl Server {
         if let Some(serving_metrics) = self.serving_metrics {
             serving_metrics.abort();
         }
-        // They may hold the store; who stops the server wants the store closed.
+        // Duties may hold the store, and the store has to be closed when this returns.
         self.duties.stop().await;
         served
     }
@@ -345,7 +346,7 @@ impl LimitOptions {
             header_bytes: self.header_bytes,
             head_timeout: self.head_timeout,
             idle_timeout: self.idle_timeout,
-            // Answers that stay and go through here must not be cut before their own time is over.
+            // A live response has its own timeout for slow readers, which must be able to expire first.
             write_timeout: self.write_timeout.max(slow_reader_timeout),
         }
     }
@@ -358,17 +359,17 @@ async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), StartErro
     Ok((listener, address))
 }
 
-/// Resolves when the server stops; one that is dropped stops too.
+/// Waits until the server is stopped or dropped.
 async fn when_stopped(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|&stopped| stopped).await;
 }
 
-/// Resolves when the server is gone: whoever watches it sees it drain.
+/// Waits until the server is dropped, so that metrics remain readable while it drains.
 async fn when_dropped(mut stopped: watch::Receiver<bool>) {
     while stopped.changed().await.is_ok() {}
 }
 
-/// The gate, if anybody could ever pass it.
+/// Opens the gate that admits requests. Fails if no request could ever be admitted.
 fn open_gate(
     store: Arc<dyn tidings_auth::Store>,
     access: Access,

@@ -1,4 +1,4 @@
-//! The store of a server: which one it is, and what capabilities see of it.
+//! Selects and opens the store of a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::catalog::Catalog;
 use crate::duties::Upkeep;
 use crate::projects;
 
-/// Where streams are kept.
+/// Which store to use.
 #[derive(Clone)]
 pub enum StoreChoice {
-    /// In memory, for as long as the process lives.
+    /// In memory; lost when the process ends.
     Memory,
-    /// In files.
+    /// The embedded store, in files.
     Embedded {
-        /// The folder.
+        /// Data directory.
         data: PathBuf,
-        /// How the store is set; its secret is drawn anew.
+        /// Options of the store. Their `secret` is replaced by a random one when the store is opened.
         options: tidings_embedded::Options,
     },
 }
 
-/// A store of the whole catalog: one for each of its parts.
+/// A store that holds the whole catalog. It implements the store trait of every capability.
 pub trait Store:
     tidings_streams::Store + tidings_sessions::Store + tidings_rooms::Store + tidings_auth::Store
 {
-    /// Shows the catalog as it is now.
+    /// Calls `look` with the current catalog.
     fn show(&self, look: &mut dyn FnMut(&Catalog));
 }
 
@@ -45,18 +45,18 @@ impl Store for Embedded<Catalog> {
     }
 }
 
-/// A store that was opened, with what belongs to it.
+/// An opened store and what belongs to it.
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// Keeps other processes out of it.
+    /// Keeps other processes from opening the store; `None` for a store in memory.
     pub lock: Option<DirectoryLock>,
-    /// Gives space back.
+    /// Reclaims space in the store.
     pub upkeep: Upkeep,
 }
 
 impl StoreChoice {
-    /// Opens it.
+    /// Opens the store. The embedded store locks its data directory first.
     pub fn open(self, bus: &Bus, clock: &Arc<dyn Clock>, metrics: &Metrics) -> Result<Opened, OpenError> {
         match self {
             Self::Memory => {

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key from files, which can be read again while the server runs.
+//! TLS: loads a certificate and its key from files. Both can be reloaded while the server runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,69 +14,69 @@ use tokio_rustls::server::TlsStream;
 
 use crate::options::TlsOptions;
 
-/// Why there is no TLS. The message names the file and what is wrong with it.
+/// Why TLS cannot be set up. The message names the file and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {file}: {error}", file = file.display())]
     Unreadable {
-        /// The file.
+        /// The unreadable file.
         file: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// There is nothing in a file of what should be there.
+    /// A file contains no PEM section of the expected kind.
     #[error("{file} holds no {what} in PEM form (-----BEGIN {label}-----)", file = file.display())]
     Missing {
-        /// The file.
+        /// The file that was searched.
         file: PathBuf,
-        /// What should be there.
+        /// What the file should contain.
         what: &'static str,
-        /// How that begins.
+        /// PEM label of the expected section.
         label: &'static str,
     },
-    /// A file has PEM that cannot be read.
+    /// A file contains invalid PEM.
     #[error("{file} is not valid PEM: {error}", file = file.display())]
     Malformed {
-        /// The file.
+        /// The invalid file.
         file: PathBuf,
-        /// What is wrong.
+        /// The error of the PEM parser.
         error: pem::Error,
     },
-    /// Certificate and key do not go together, or are of a kind that cannot be used.
+    /// The certificate and the key do not match, or are of an unsupported kind.
     #[error("the certificate in {certificate} and the key in {key} cannot be used: {error}",
         certificate = certificate.display(), key = key.display())]
     Unusable {
-        /// The certificate's file.
+        /// File of the certificate.
         certificate: PathBuf,
-        /// The key's file.
+        /// File of the key.
         key: PathBuf,
-        /// What is wrong.
+        /// The error of the TLS library.
         error: tokio_rustls::rustls::Error,
     },
 }
 
-/// TLS for connections to come.
+/// TLS configuration of new connections.
 pub struct Tls {
     options: TlsOptions,
     current: RwLock<Arc<ServerConfig>>,
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the certificate and the key.
     pub fn load(options: TlsOptions) -> Result<Self, TlsError> {
         let current = RwLock::new(config(&options)?);
         Ok(Self { options, current })
     }
 
-    /// Reads the files again, for connections that come from now on. If they cannot be used, all stays as it is.
+    /// Reads the files again, for new connections. If they cannot be used, the previous ones stay in effect.
     pub fn reload(&self) -> Result<(), TlsError> {
         let config = config(&self.options)?;
         *self.current.write().expect("nobody panics while holding it") = config;
         Ok(())
     }
 
-    /// Shakes hands.
+    /// Performs the TLS handshake on a new connection.
     pub async fn accept(&self, socket: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = self.current.read().expect("nobody panics while holding it").clone();
         TlsAcceptor::from(config).accept(socket).await

@@ -1,10 +1,11 @@
-//! What the process takes of the machine, as Linux tells it; nothing is shown where it does not.
+//! Resource usage of the process (memory, CPU time, open files) as metrics, read from `/proc`. Systems without
+//! `/proc` get no such metrics.
 
 use std::fs;
 
 use tidings_engine::metrics::{Kind, Metrics, Name};
 
-/// Shows memory, processor time and open files, looked up when somebody asks.
+/// Registers metrics for memory, CPU time and open files. They are read each time the metrics are requested.
 pub fn show(metrics: &Metrics) {
     let show = |name, help, kind, value: fn() -> Option<f64>| {
         if value().is_some() {
@@ -28,7 +29,7 @@ pub fn show(metrics: &Metrics) {
     show("tidings_process_threads", "Threads of the process.", Kind::Gauge, threads);
 }
 
-/// A number of `/proc/self/status`.
+/// Reads a number from `/proc/self/status`.
 fn status(name: &str) -> Option<f64> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -45,7 +46,8 @@ fn threads() -> Option<f64> {
 
 fn cpu_seconds() -> Option<f64> {
     let text = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name, in parentheses, may hold anything; behind it user and system time are the 12th and 13th.
+    // The process name, in parentheses, may contain any character. After it, user and system time are the 12th and
+    // 13th field.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     let ticks: f64 = fields.next()?.parse::<f64>().ok()? + fields.next()?.parse::<f64>().ok()?;
@@ -53,7 +55,7 @@ fn cpu_seconds() -> Option<f64> {
 }
 
 fn open_files() -> Option<f64> {
-    // The folder itself is open while it is read.
+    // Reading the directory opens one more descriptor, which is subtracted.
     Some((fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1)) as f64)
 }
 

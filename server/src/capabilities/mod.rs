@@ -1,6 +1,8 @@
-//! The capabilities of a server. Each has a file here with all that the server must know of it: how it is opened, its duties,
-//! its configuration keys and its metrics. A new capability is a file, an entry of [`WIRINGS`], a field of [`Options`] and one
-//! of [`Capabilities`].
+//! The capabilities of a server.
+//!
+//! Each capability has a file here with everything the server needs from it: how it is opened, its duties, its
+//! configuration keys and its metrics. Adding a capability takes one file, an entry in [`WIRINGS`], a field in
+//! [`Options`] and a field in [`Capabilities`].
 
 mod rooms;
 mod sessions;
@@ -21,60 +23,60 @@ use crate::config::keys::Key;
 use crate::duties::Duty;
 use crate::store::Store;
 
-/// All capabilities, in the order of their sections in the default file.
+/// All capabilities, in the order of their sections in the default configuration file.
 pub const WIRINGS: &[Wiring] = &[streams::WIRING, sessions::WIRING, rooms::WIRING];
 
-/// What a server must know of an open capability.
+/// What one capability contributes to the server.
 pub struct Wiring {
-    /// Its configuration keys.
+    /// Configuration keys of the capability.
     pub keys: &'static [Key],
-    /// What it does by itself.
+    /// Returns the background duties of the capability.
     pub duties: fn(&Capabilities) -> Vec<Duty>,
-    /// Removes what a removed project had.
+    /// Removes the data of a removed project.
     pub clear: Clear,
 }
 
-/// See [`Wiring::clear`].
+/// Function type of [`Wiring::clear`].
 pub type Clear = for<'a> fn(&'a Capabilities, &'a ProjectId) -> Clearing<'a>;
 
-/// Tells whether nothing is left, or why something is.
+/// Resolves to whether all data was removed, or to an error message.
 pub type Clearing<'a> = Pin<Box<dyn Future<Output = Result<Cleared, String>> + Send + 'a>>;
 
-/// How the capabilities are set.
+/// Options of all capabilities.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How streams are set.
+    /// Options of streams.
     pub streams: tidings_streams::Options,
-    /// How sessions are set.
+    /// Options of sessions.
     pub sessions: tidings_sessions::Options,
-    /// How rooms are set.
+    /// Options of rooms.
     pub rooms: tidings_rooms::Options,
 }
 
-/// What capabilities stand on.
+/// Dependencies shared by all capabilities.
 #[derive(Clone)]
 pub struct Foundation {
-    /// Keeps what they have.
+    /// Store that holds the data of all capabilities.
     pub store: Arc<dyn Store>,
-    /// Wakes who listens.
+    /// Bus that wakes followers of a log.
     pub bus: Bus,
-    /// What time it is.
+    /// Source of the current time and of timers.
     pub clock: Arc<dyn Clock>,
-    /// Spreads what would otherwise come all at once.
+    /// Random number generator, for jitter.
     pub rng: Arc<Rng>,
-    /// Where they show their numbers.
+    /// Registry of metrics.
     pub metrics: Metrics,
-    /// Whether this node leads, which rooms ask before they take over.
+    /// Whether this node is the leader. Rooms check this before they take over.
     pub leadership: Leadership,
 }
 
-/// A capability that cannot be opened.
+/// A capability could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot take over the {capability}: {error}")]
 pub struct CapabilityError {
-    /// Which one.
+    /// Name of the capability.
     pub capability: &'static str,
-    /// What the store says.
+    /// Error of the store.
     pub error: StoreError,
 }
 
@@ -83,14 +85,14 @@ pub struct CapabilityError {
 pub struct Capabilities {
     /// The streams.
     pub streams: Streams,
-    /// The sessions that stand on them.
+    /// The sessions, which build on the streams.
     pub sessions: Sessions,
     /// The rooms.
     pub rooms: Rooms,
 }
 
 impl Capabilities {
-    /// Opens all of them.
+    /// Opens all capabilities.
     pub async fn open(foundation: &Foundation, options: Options) -> Result<Self, CapabilityError> {
         let streams = sessions::on(streams::open(foundation, options.streams), foundation);
         streams::recover(&streams).await;
@@ -99,12 +101,12 @@ impl Capabilities {
         Ok(Self { streams, sessions, rooms })
     }
 
-    /// What they do by themselves.
+    /// Returns the background duties of all capabilities.
     pub fn duties(&self) -> Vec<Duty> {
         WIRINGS.iter().flat_map(|wiring| (wiring.duties)(self)).collect()
     }
 
-    /// Removes what a removed project had. Tells whether nothing is left.
+    /// Removes the data of a removed project from all capabilities. Returns whether all of it is gone.
     pub async fn clear(&self, project: &ProjectId) -> Result<Cleared, String> {
         let mut all = Cleared::Whole;
         for wiring in WIRINGS {

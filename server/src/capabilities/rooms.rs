@@ -1,4 +1,4 @@
-//! Rooms in a server.
+//! Wiring of rooms: configuration keys, duties and opening.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sessions in a server.
+//! Wiring of sessions: configuration keys, duties and opening.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,14 @@ use super::{Foundation, Wiring};
 use crate::config::keys::{HOUR_MS, Key, key};
 use crate::duties::Duty;
 
-/// How often the store is asked what is left to deliver to sessions, for publishers that went before they could tell.
+/// Interval at which the store is checked for undelivered records. A publish that is cancelled during its commit does
+/// not announce them.
 const BACKLOG_INTERVAL: Duration = Duration::from_secs(5);
 const YEAR_SECONDS: u64 = 365 * 24 * 60 * 60;
-/// Sessions of one project: each takes about a kilobyte of memory.
+/// Upper bound of the configurable number of sessions per project. Each session takes about 1 KB of memory.
 const SESSIONS_MAX: usize = 100_000_000;
-/// Sessions that a publish delivers to by itself: others wait for its commit.
+/// Upper bound of the configurable number of sessions that a publish delivers to in its own commit. While it does,
+/// other commits wait.
 const FANOUT_MAX: usize = 100_000;
 
 pub const WIRING: Wiring = Wiring {
@@ -33,7 +35,7 @@ pub const WIRING: Wiring = Wiring {
             Duty::every("session-backlog", BACKLOG_INTERVAL, move || look_for_backlog(asking.clone())),
         ]
     },
-    // A session goes with its stream.
+    // Sessions are removed together with their streams.
     clear: |_, _| Box::pin(async { Ok(Cleared::Whole) }),
 };
 
@@ -95,13 +97,13 @@ const KEYS: &[Key] = &[
     }),
 ];
 
-/// The streams as sessions need them: shown in envelopes, and kept until they are delivered.
+/// Configures streams for sessions: records are shown in envelopes, and kept until they are delivered.
 pub fn on(streams: Streams, foundation: &Foundation) -> Streams {
     let store = &foundation.store;
     streams.shaped(Arc::new(Envelopes::new(store.clone()))).held(Arc::new(Undelivered::new(store.clone())))
 }
 
-/// Opens the sessions on these streams.
+/// Opens the sessions on top of these streams.
 pub fn open(streams: Streams, foundation: &Foundation, options: Options) -> Sessions {
     Sessions::new(streams, foundation.store.clone(), options, &foundation.metrics)
 }

@@ -1,4 +1,4 @@
-//! Streams in a server.
+//! Wiring of streams: configuration keys, duties, metrics and opening.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::{Foundation, Wiring};
 use crate::config::keys::{HOUR_MS, Key, MIB, key};
 use crate::duties::Duty;
 
-/// How often expired streams are removed, and records that no stream keeps. Nobody sees them once they are due, so this is
-/// only about space.
+/// Interval at which expired streams and unreferenced records are removed. Clients cannot see them after their
+/// expiry, so the interval only affects disk space.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the store." };
@@ -44,7 +44,7 @@ const KEYS: &[Key] = &[
         config.capabilities.streams.sse_duration = Duration::from_secs(seconds);
         Ok(())
     }),
-    // The largest append must fit, with what is written around its messages, into a file of the write-ahead log.
+    // The largest append, with its framing, must fit into one file of the write-ahead log.
     key("streams.max_append_bytes", |config, given| {
         given.count(1..=32 * MIB).map(|bytes| config.capabilities.streams.max_append_bytes = bytes)
     }),
@@ -66,10 +66,10 @@ const KEYS: &[Key] = &[
     }),
 ];
 
-/// Opens the streams.
+/// Opens the streams and registers their metrics.
 pub fn open(foundation: &Foundation, options: Options) -> Streams {
     let Foundation { store, bus, clock, metrics, .. } = foundation;
-    // Who shows the metrics must not keep the store open.
+    // A weak reference, so that the metrics do not keep the store open.
     let counted = Arc::downgrade(store);
     metrics.compute(STREAMS, Kind::Gauge, &[], move || {
         let mut count = 0;
@@ -81,7 +81,7 @@ pub fn open(foundation: &Foundation, options: Options) -> Streams {
     Streams::new(store.clone(), bus.clone(), clock.clone(), options)
 }
 
-/// Finishes what a server that was killed left undone.
+/// Removes streams that were kept only for forks which no longer exist, in case a crash interrupted their removal.
 pub async fn recover(streams: &Streams) {
     if let Err(error) = streams.release_unreferenced().await {
         tracing::warn!(%error, "could not remove sources whose forks have gone; trying again later");

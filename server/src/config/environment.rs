@@ -1,4 +1,4 @@
-//! The environment: a variable for every key that is not a list.
+//! Reads the environment: one variable for each key that is not a list.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,8 @@ use super::{Config, Location, Problem};
 
 const PREFIX: &str = "TIDINGS_";
 
-/// Variables of ours that set no key: the log's filter, the file's name, and those of other commands and of tests.
+/// Variables that belong to this project but set no configuration key: the log filter, the path of the configuration
+/// file, and variables of other commands and of tests.
 const OTHERS: &[&str] = &[
     "TIDINGS_LOG",
     "TIDINGS_CONFIG",
@@ -25,15 +26,15 @@ const OTHERS: &[&str] = &[
     "TIDINGS_WRITE_OPENAPI",
 ];
 
-/// What Kubernetes sets in every container beside a service of the name `tidings`: where that service is.
+/// Returns whether Kubernetes sets this variable in every container when a service is named `tidings`.
 fn is_of_kubernetes(name: &str) -> bool {
     ["TIDINGS_SERVICE_HOST", "TIDINGS_SERVICE_PORT", "TIDINGS_PORT"].contains(&name)
         || name.starts_with("TIDINGS_SERVICE_PORT_")
         || name.starts_with("TIDINGS_PORT_")
 }
 
-/// Sets what variables say. One that is empty says nothing; one that sets no key is a warning and not an error, because
-/// others set such names too: an orchestrator names variables after its services.
+/// Applies environment variables. An empty variable is ignored. An unknown variable is only a warning, because others
+/// use such names too: an orchestrator names variables after its services.
 pub(super) fn apply(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     config: &mut Config,

@@ -1,4 +1,4 @@
-//! The file: TOML, every value of which is a key we know.
+//! Reads the configuration file: TOML in which every value belongs to a known key.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::keys;
 use super::value::Given;
 use super::{Config, Location, Problem};
 
-/// Sets what a file says, and tells what it should not say, in the order of the lines.
+/// Applies a configuration file, and reports its problems in the order of the lines.
 pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut Vec<Problem>) {
     let file = File { text, path };
     let table = match DeTable::parse(text) {
@@ -33,7 +33,7 @@ pub(super) fn apply(text: &str, path: &Path, config: &mut Config, problems: &mut
     });
 }
 
-/// The file that is read.
+/// The file being read.
 struct File<'a> {
     text: &'a str,
     path: &'a Path,
@@ -70,10 +70,11 @@ impl File<'_> {
         before.filter(|&&byte| byte == b'\n').count() + 1
     }
 
-    /// What is not TOML. The message alone: the rest of the error quotes the line, which may hold a secret.
+    /// Describes a TOML syntax error. Only the parser's message is used, because its full error quotes the line,
+    /// which may contain a secret.
     fn unreadable(&self, error: &toml::de::Error) -> Problem {
         let span = error.span().unwrap_or_default();
-        // Of a key that is there twice the parser shows the name, which is no secret; but not where it is no plain one.
+        // For a duplicate key, the span covers its name, which is not secret. Anything but a plain name is left out.
         let name = self.text.get(span.clone()).filter(|_| error.message() == "duplicate key");
         let plain = |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
         match name.filter(|name| !name.is_empty()).filter(plain) {
@@ -87,7 +88,7 @@ fn is_section(name: &str) -> bool {
     keys::all().any(|key| key.name.split_once('.').is_some_and(|(section, _)| section == name))
 }
 
-/// What to write instead of a key that is not known.
+/// Returns the error message for an unknown key, with a suggestion of what to write instead.
 fn unknown(key: &str) -> String {
     let section = |key: &str| key.split_once('.').map_or("", |(section, _)| section).to_owned();
     if is_section(key) {

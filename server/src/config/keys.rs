@@ -1,4 +1,5 @@
-//! Every key: its name, what it may be, what it sets. Those of a capability are listed with it, in `capabilities`.
+//! All configuration keys: name, permitted values, and the option each one sets. Keys of a capability are listed in
+//! its file in `capabilities`.
 
 use std::time::Duration;
 
@@ -7,9 +8,9 @@ use super::value::{Given, Wrong};
 use crate::capabilities::WIRINGS;
 use crate::options::LogFormat;
 
-/// A key of the configuration.
+/// A configuration key.
 pub struct Key {
-    /// Its section, a dot and its name; those without a section come first in the file.
+    /// Full name: section, dot, key. Keys without a section come first in the file.
     pub name: &'static str,
     pub(super) set: Set,
 }
@@ -17,7 +18,7 @@ pub struct Key {
 type Set = fn(&mut Config, &Given<'_>) -> Result<(), Wrong>;
 
 impl Key {
-    /// The variable that sets it. Lists have none.
+    /// Returns the environment variable that sets this key; `None` for lists.
     pub fn variable(&self) -> Option<String> {
         (self.name != PROJECTS).then(|| format!("TIDINGS_{}", self.name.replace('.', "_").to_uppercase()))
     }
@@ -27,18 +28,18 @@ const PROJECTS: &str = "auth.projects";
 pub(crate) const MIB: usize = 1024 * 1024;
 pub(crate) const HOUR_MS: u64 = 60 * 60 * 1000;
 
-/// All keys, in the order of the default file.
+/// Returns all keys, in the order of the default file.
 pub fn all() -> impl Iterator<Item = &'static Key> {
     let of_capabilities = WIRINGS.iter().flat_map(|wiring| wiring.keys);
     BEFORE.iter().chain(of_capabilities).chain(AFTER)
 }
 
-/// A key that is set so.
+/// Creates a key with the function that applies its value.
 pub(crate) const fn key(name: &'static str, set: Set) -> Key {
     Key { name, set }
 }
 
-/// Keys before the sections.
+/// Keys that precede all sections.
 const BEFORE: &[Key] = &[
     key("listen", |config, given| given.address().map(|address| config.listen = address)),
     key("data", |config, given| given.path().map(|path| config.data = path)),
@@ -48,7 +49,7 @@ const BEFORE: &[Key] = &[
     }),
 ];
 
-/// Keys of the sections after those of the capabilities.
+/// Keys of the sections that follow those of the capabilities.
 const AFTER: &[Key] = &[
     key("limits.requests_per_second", |config, given| {
         let requests = given.number(0..=1_000_000_000)?;
@@ -69,7 +70,7 @@ const AFTER: &[Key] = &[
         config.commit_window = Duration::from_micros(window);
         Ok(())
     }),
-    // There is no other way: what is answered is on the disk.
+    // `always` is the only value: a commit is acknowledged only after it is on disk.
     key("store.sync", |_, given| given.choice(&[("always", ())])),
     key(PROJECTS, |config, given| given.projects().map(|projects| config.given.projects = projects)),
     key("auth.admin_key", |config, given| {

@@ -16,7 +16,7 @@ fn read_with(text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
     told.map_err(|error| error.to_string().replace(&file.path().display().to_string(), "file"))
 }
 
-/// The default file with the keys that have no default set as its examples say.
+/// Returns the default file with every key that has no default set to its example.
 fn with_examples() -> String {
     let example = |line: &str| {
         let name = line.strip_prefix('#')?.split(" = ").next()?;

@@ -1,4 +1,4 @@
-//! A value as it was given: text in the environment, of some kind in a file.
+//! A configuration value as given: text from a variable, or a TOML value from the file.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -10,14 +10,14 @@ use tidings_model::ProjectId;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What is wrong with a value, to be read after its key. Never quotes one that may be a secret.
+/// What is wrong with a value, phrased to follow the name of its key. Never quotes a value that may be secret.
 pub(crate) type Wrong = String;
 
-/// A value as it was given.
+/// A configuration value as given.
 pub(crate) enum Given<'a> {
-    /// A variable's text.
+    /// Text of an environment variable.
     Variable(&'a str),
-    /// A file's value.
+    /// Value from the file.
     File(&'a DeValue<'a>),
 }
 
@@ -79,7 +79,7 @@ impl Given<'_> {
         }
     }
 
-    /// One of several words.
+    /// Parses one of the given words.
     pub(crate) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Wrong> {
         let given = self.text().ok();
         let found = words.iter().find(|(word, _)| given == Some(word)).map(|&(_, meaning)| meaning);
@@ -97,7 +97,7 @@ impl Given<'_> {
         Key::parse(self.text()?).map_err(|error| format!("is not good: {error}"))
     }
 
-    /// Projects with their keys. Only a file can give them.
+    /// Parses the list of projects and their keys. Only a file can contain it.
     pub(crate) fn projects(&self) -> Result<Vec<(ProjectId, Vec<Key>)>, Wrong> {
         let wrong = || "must be a list such as [{ id = \"shop\", keys = [\"…\"] }]".to_owned();
         let Self::File(DeValue::Array(entries)) = self else { return Err(wrong()) };
