@@ -1,4 +1,4 @@
-//! What every answer carries, also those that tell of an error.
+//! Headers that every response carries, including errors.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -15,14 +15,14 @@ use crate::{capability, credential, path};
 
 const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
 
-/// Headers a browser may send.
+/// Request headers that pages of other origins may send (CORS).
 const ALLOWED: &str = "authorization, content-type, if-match, if-none-match, last-event-id, \
     producer-id, producer-epoch, producer-seq, \
     stream-seq, stream-ttl, stream-expires-at, stream-closed, \
     stream-max-age, stream-max-bytes, stream-max-messages, \
     stream-forked-from, stream-fork-offset, stream-fork-sub-offset, x-request-id";
 
-/// Headers a browser may show to the page.
+/// Response headers that pages of other origins may read (CORS).
 const EXPOSED: &str = "etag, location, retry-after, \
     producer-epoch, producer-seq, producer-expected-seq, producer-received-seq, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
@@ -30,8 +30,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
     stream-fanout-count, stream-fanout-successes, stream-fanout-failures, stream-fanout-mode, \
     stream-sse-data-encoding, stream-epoch, last-event-id, x-request-id";
 
-/// Lets a request in if it is within its limits, answers preflights, and puts on every answer what browsers need to use
-/// it, and only as it is meant.
+/// Middleware: checks the limits of a request, answers CORS preflights, and adds the CORS and security headers to
+/// every response.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
     let admission = Admission::of(&api, &request, head, credential::shown_by(&request));
@@ -43,18 +43,18 @@ pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Res
     finished(response, admission.origin, admission.content)
 }
 
-/// What is known of a request before its handler sees it.
+/// Result of the checks that precede the handler of a request.
 pub struct Admission {
-    /// Whether a handler sees it.
+    /// Whether the request is passed to its handler.
     pub admitted: Result<(), ApiError>,
-    /// Whether a page is shown the answer.
+    /// Which web pages may read the response.
     pub origin: Origin,
-    /// Whose the bytes of the answer may be.
+    /// Who may have chosen the content of the response.
     pub content: Content,
 }
 
 impl Admission {
-    /// Of any request, whichever way it came.
+    /// Checks a request, on the fast path or in the router.
     pub fn of(api: &Api, request: &Request, head: HeadBytes, shows: Shows) -> Self {
         let content = Content::asked_with(request.method());
         if let Err(error) = dev_mode::check(api, request, shows) {
@@ -65,28 +65,29 @@ impl Admission {
     }
 }
 
-/// Whose the bytes of an answer may be.
+/// Who may have chosen the content of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A client's: it was stored, and is answered with the content type that the client chose.
+    /// A client: the content was stored and is returned with the content type that client chose.
     Stored,
-    /// The server's own.
+    /// The server.
     Own,
 }
 
 impl Content {
-    /// What a request with this method is answered with.
+    /// Returns the kind of content of a response to this method.
     fn asked_with(method: &Method) -> Self {
         if [Method::GET, Method::HEAD].contains(method) { Self::Stored } else { Self::Own }
     }
 }
 
-/// The answer with what belongs on every answer.
+/// Adds the headers that every response carries.
 pub fn finished(mut response: Response, origin: Origin, content: Content) -> Response {
     let headers = response.headers_mut();
     set(headers, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     if content == Content::Stored {
-        // A browser that is led to a stored page shows it without its scripts, and not as a page of this server.
+        // A browser that is led to open stored content must not run its scripts, nor treat it as a page of this
+        // server's origin.
         set(headers, header::CONTENT_SECURITY_POLICY, "sandbox");
     }
     set(headers, HeaderName::from_static("cross-origin-resource-policy"), "cross-origin");
@@ -94,20 +95,20 @@ pub fn finished(mut response: Response, origin: Origin, content: Content) -> Res
     response
 }
 
-/// Whether a page that sends requests may see the answers.
+/// Which web pages may read a response.
 pub enum Origin {
-    /// Any page may.
+    /// Pages of any origin.
     Any,
-    /// This one may, others perhaps not.
+    /// Pages of this origin. Other origins may have different rights, so caches must tell them apart.
     Listed(HeaderValue),
-    /// It may not.
+    /// The requesting page may not read the response.
     Foreign,
-    /// No page sent it, and no cache keeps the answer for one.
+    /// Not applicable: no page sent the request, and the response is not cacheable.
     Nobody,
 }
 
 impl Origin {
-    /// What the project in the request's path, or else that of its token, lets the page do that sent it.
+    /// Determines which pages may read the response, by the project in the path, or else by the project of the token.
     pub fn of(gate: &Gate, request: &Request) -> Self {
         let page = request.headers().get(header::ORIGIN);
         if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
@@ -117,7 +118,8 @@ impl Origin {
         let named = || credential::project_of(gate, request);
         let project = match path::project_of(path) {
             None if capability::has_project_of_token(path) => match named() {
-                // A browser asks before it sends the token. What it sends then is admission by the token's project.
+                // A preflight is sent without the token, so any project may allow the origin. The actual request is
+                // then checked against the project of its token.
                 None if *request.method() == Method::OPTIONS && !gate.is_open() => {
                     return page.map_or(Self::Foreign, |page| Self::of_any_project(gate, page));
                 }
@@ -125,7 +127,7 @@ impl Origin {
             },
             project => project,
         };
-        // Pages may use any project then, but not administer the server.
+        // In dev mode, pages may use any project, but not administer the server.
         if gate.is_open() {
             return if project.is_some() { Self::Any } else { Self::Foreign };
         }
@@ -142,7 +144,7 @@ impl Origin {
         }
     }
 
-    /// What some project lets a page do.
+    /// Allows the origin of a page if any project allows it.
     fn of_any_project(gate: &Gate, page: &HeaderValue) -> Self {
         let allows = |config: &Config| {
             config

@@ -1,4 +1,5 @@
-//! What each capability brings to the interface. A new capability is one entry of [`CAPABILITIES`]; nothing else here names it.
+//! What each capability contributes to the HTTP interface. Adding a capability takes one entry in [`CAPABILITIES`];
+//! nothing else in this file names one.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -8,7 +9,7 @@ use utoipa::openapi::OpenApi;
 use crate::routes::Routes;
 use crate::{Api, operations, projects, rooms, sessions, streams};
 
-/// All capabilities, with administration and operations. Fast paths are asked in this order.
+/// All capabilities, plus administration and operations. Their fast paths are tried in this order.
 pub const CAPABILITIES: &[Capability] = &[
     streams::CAPABILITY,
     sessions::CAPABILITY,
@@ -17,26 +18,28 @@ pub const CAPABILITIES: &[Capability] = &[
     operations::CAPABILITY,
 ];
 
-/// What one capability brings to the interface. Made from [`Capability::new`], which has its routes, described, and nothing more.
+/// What one capability contributes to the HTTP interface. [`Capability::new`] creates one that has only routes and
+/// their description.
 pub struct Capability {
-    /// Adds its routes.
+    /// Adds the routes of the capability.
     pub routes: fn(Routes) -> Routes,
-    /// Describes its routes for programs.
+    /// Returns the OpenAPI description of the routes.
     pub description: fn() -> OpenApi,
-    /// Whether the answer to a `GET` of this path and query stays open, if it is not refused.
+    /// Returns whether a successful response to a `GET` of this path and query stays open (SSE, WebSocket).
     pub stays_open: fn(path: &str, query: &str) -> bool,
-    /// Answers a request without the router, if there is a shorter way: takes the request with
-    /// [`fast_path::serve`](crate::fast_path::serve), or leaves it as it is. Asked only where requests have no spans.
+    /// Answers a request without the router, if the capability has a fast path for it. Takes the request with
+    /// [`fast_path::serve`](crate::fast_path::serve), or leaves it unchanged and returns `None`. Not used while
+    /// requests are traced with spans.
     pub fast_path: FastRoute,
-    /// How those of its paths begin that name no project: it is that of the token.
+    /// Prefix of paths that name no project; their project is taken from the token.
     pub token_project_prefix: Option<&'static str>,
 }
 
-/// See [`Capability::fast_path`].
+/// Function type of [`Capability::fast_path`].
 pub type FastRoute = fn(&Api, &mut Request) -> Option<BoxFuture<'static, Response>>;
 
 impl Capability {
-    /// A capability of which every request goes through the router and is answered at once.
+    /// Creates a capability without fast paths or live responses.
     pub const fn new(routes: fn(Routes) -> Routes, description: fn() -> OpenApi) -> Self {
         Self {
             routes,
@@ -48,23 +51,24 @@ impl Capability {
     }
 }
 
-/// The routes of all capabilities.
+/// Returns the routes of all capabilities.
 pub fn routes() -> Routes {
     CAPABILITIES.iter().fold(Routes::new(), |routes, capability| (capability.routes)(routes))
 }
 
-/// Whether the answer to a `GET` of this path and query stays open, if it is not refused.
+/// Returns whether a successful response to a `GET` of this path and query stays open (SSE, WebSocket).
 pub fn stays_open(path_and_query: &str) -> bool {
     let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
     CAPABILITIES.iter().any(|capability| (capability.stays_open)(path, query))
 }
 
-/// The answer of whichever capability has a fast path for a request. Takes the request only then.
+/// Answers a request on the fast path of the first capability that has one for it. Otherwise leaves the request
+/// unchanged and returns `None`.
 pub fn fast_path(api: &Api, request: &mut Request) -> Option<BoxFuture<'static, Response>> {
     CAPABILITIES.iter().find_map(|capability| (capability.fast_path)(api, request))
 }
 
-/// Whether a path names no project because it is that of the token.
+/// Returns whether a path names no project, so that the project is taken from the token.
 pub fn has_project_of_token(path: &str) -> bool {
     let mut prefixes = CAPABILITIES.iter().filter_map(|capability| capability.token_project_prefix);
     prefixes.any(|prefix| path.starts_with(prefix))

@@ -1,4 +1,4 @@
-//! What a request shows of who it is, taken out of it before anything else sees the request.
+//! Extracts the credential of a request before any other code sees the request.
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -16,12 +16,12 @@ use crate::dev_mode::Shows;
 use crate::error::ApiError;
 use crate::request_limiter::HeadBytes;
 
-/// What was shown, if anything.
+/// The credential of a request, if there is one.
 #[derive(Clone, Debug)]
 struct Shown(Result<Option<Credential>, Denied>);
 
-/// Takes the credential out of the header and the query, so that no log, trace or error of what comes after can
-/// contain it. Goes around everything else.
+/// Middleware: removes the credential from the header and the query, so that no later log, trace or error can contain
+/// it. It is the outermost layer.
 pub async fn take(mut request: Request, next: Next) -> Response {
     let head = HeadBytes::of(&request);
     let shown = Shown::take(&mut request);
@@ -40,7 +40,7 @@ impl Shown {
     fn shows(&self) -> Shows {
         match &self.0 {
             Ok(None) => Shows::Nothing,
-            // One that is malformed is refused as such.
+            // A malformed credential counts as one; it is refused when it is used.
             Ok(Some(_)) | Err(_) => Shows::Credential,
         }
     }
@@ -66,7 +66,8 @@ fn bearer(value: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// For who cannot set headers, such as a browser's `EventSource`: `?token=`.
+/// Removes the token from the query (`?token=`), for clients that cannot set headers, such as a browser's
+/// `EventSource`.
 fn take_from_query(uri: &mut Uri) -> Option<Credential> {
     let query = uri.query()?;
     let is_token = |pair: &&str| {
@@ -87,18 +88,18 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
     Some(credential)
 }
 
-/// The project that the credential taken out of a request says it is for, if it says so.
+/// Returns the project named by the credential of a request, if it names one. The credential is not verified.
 pub fn project_of(gate: &Gate, request: &Request) -> Option<ProjectId> {
     let shown = request.extensions().get::<Shown>().and_then(|shown| shown.0.as_ref().ok()?.as_ref());
     gate.project_named_by(shown?)
 }
 
-/// Whether a credential was taken out of a request.
+/// Returns whether a credential was extracted from a request.
 pub fn shown_by(request: &Request) -> Shows {
     request.extensions().get::<Shown>().map_or(Shows::Nothing, Shown::shows)
 }
 
-/// Whoever sent a request.
+/// Sender of a request.
 pub struct Caller {
     api: Api,
     shown: Shown,
@@ -114,22 +115,24 @@ impl FromRequestParts<Api> for Caller {
 }
 
 impl Caller {
-    /// Whoever sent this request, out of which the credential is taken.
+    /// Extracts the credential from a request and returns its sender.
     pub fn take(api: &Api, request: &mut Request) -> Self {
         Self { api: api.clone(), shown: Shown::take(request) }
     }
 
-    /// Whether the request shows a credential.
+    /// Returns whether the request carries a credential.
     pub fn shows(&self) -> Shows {
         self.shown.shows()
     }
 
-    /// Whether the caller may do this with a stream. The pass tells later whether that still holds.
+    /// Checks that the caller may perform an action on a stream. The returned pass can be checked again later. Counts
+    /// towards the rate limit.
     pub async fn may(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.may_in(&stream.project, action, Resource::Stream(stream.id.clone())).await
     }
 
-    /// Whether the caller is somebody whom a project knows. Not counted: what it may do is asked later.
+    /// Checks that the caller is authenticated in a project. Does not count towards the rate limit, because the
+    /// authorization check that follows does.
     pub async fn is_known_in(&self, project: &ProjectId) -> Result<(), ApiError> {
         match self.validated(project, Action::Read, Resource::Project).await {
             Err(error) if error.status() == StatusCode::UNAUTHORIZED => Err(error),
@@ -137,14 +140,14 @@ impl Caller {
         }
     }
 
-    /// The project that the credential says it is for; the default one if none says so.
+    /// Returns the project named by the credential, or the default project.
     pub fn project_named(&self) -> ProjectId {
         let shown = self.shown.0.as_ref().ok().and_then(Option::as_ref);
         let named = shown.and_then(|shown| self.api.gate.project_named_by(shown));
         named.unwrap_or_else(ProjectId::default_project)
     }
 
-    /// Whether the caller may do this in a project.
+    /// Checks that the caller may perform an action in a project. Counts towards the rate limit.
     pub async fn may_in(
         &self,
         project: &ProjectId,
@@ -152,31 +155,33 @@ impl Caller {
         resource: Resource,
     ) -> Result<Pass, ApiError> {
         let pass = self.validated(project, action, resource).await?;
-        // After that: strangers must not use up what a project may ask.
+        // After the access check: requests of strangers must not use up the project's rate limit.
         self.api.request_limiter.admit(project)?;
         Ok(pass)
     }
 
-    /// Whether the caller may do this with a further stream. The request was counted when it was let in.
+    /// Checks that the caller may perform an action on a further stream. Does not count towards the rate limit again.
     pub async fn may_also(&self, action: Action, stream: &StreamKey) -> Result<Pass, ApiError> {
         self.validated(&stream.project, action, Resource::Stream(stream.id.clone())).await
     }
 
-    /// Whether what lets the caller in is about streams of this owner.
+    /// Checks that the caller's pass covers streams of this owner.
     pub fn reaches(&self, pass: &Pass, owner: Owner) -> Result<(), ApiError> {
         match (pass.reach(), owner) {
             (Reach::All, _) | (Reach::PlainStreams, Owner::Clients) | (Reach::Sessions, Owner::Session) => {
                 Ok(())
             }
             (Reach::PlainStreams, Owner::Session) | (Reach::Sessions, Owner::Clients) => {
-                // Whoever shows nothing was let in because the name is public, which a session never is.
+                // A caller without a credential was admitted because the stream's name is public, which a session
+                // never is.
                 let shown = self.shown()?;
                 Err(shown.map_or(Denied::Missing, |_| Denied::Forbidden).into())
             }
         }
     }
 
-    /// The same for the stream that has this name now. One that is not there is told by whoever acts on it.
+    /// Checks that the caller's pass covers the stream that currently has this name. A missing stream passes; the
+    /// operation itself reports it.
     pub async fn reaches_stream(&self, pass: &Pass, stream: &StreamKey) -> Result<(), ApiError> {
         if pass.reach() == Reach::All {
             return Ok(());
@@ -198,12 +203,12 @@ impl Caller {
         Ok(self.api.gate.enter(route, self.shown()?).await?)
     }
 
-    /// Whether the caller may administer the server.
+    /// Checks that the caller may administer the server.
     pub fn may_administer(&self) -> Result<(), ApiError> {
         Ok(self.api.gate.administer(self.shown()?)?)
     }
 
-    /// Whether what was let in before its body came still is.
+    /// Checks again, after the body has arrived, that the pass is still valid.
     pub async fn may_still(&self, pass: &Pass) -> Result<(), ApiError> {
         Ok(pass.again(self.api.gate.clock().now()).await?)
     }

@@ -1,12 +1,13 @@
-//! What `--dev` refuses browsers.
+//! Protects a server in dev mode from web pages.
 //!
-//! With `--dev` the server needs no credential and listens on the loopback interface alone. A browser on the same machine
-//! reaches it all the same: with the requests of any page that somebody looks at, and, when the name of a page's server is
-//! made to resolve to this machine (DNS rebinding), as if it were that page's own server. So a request without a
-//! credential is validated by what a browser says of the page that sent it.
+//! With `--dev` the server requires no credential and listens only on the loopback interface. A browser on the same
+//! machine can still reach it: any page the user visits can send requests, and with DNS rebinding (a page's host name
+//! made to resolve to this machine) a page can even act as if this were its own server. Therefore a request without a
+//! credential is checked by what the browser reports about the page that sent it.
 //!
-//! [`check`] is the one check, called for every request before its handler: on the straight way of appends
-//! ([`crate::fast_path`]), through the routes, and for the first request of a connection, which takes the routes too.
+//! [`check`] is the only check. It is called for every request before its handler: on the fast path
+//! ([`crate::fast_path`]), in the router, and for the first request of a connection, which also goes through the
+//! router.
 
 use std::net::IpAddr;
 
@@ -27,17 +28,17 @@ const ELSEWHERE: &str = "without a credential a server in dev mode serves progra
 const ADMINISTERS: &str = "without the admin key a server in dev mode is administered by programs and by pages of its own \
     origin alone; this request comes from a page of another origin";
 
-/// Whether a request shows a credential.
+/// Whether a request carries a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// It does. Whether that is good is validated where it is used.
+    /// It carries one, which is verified where it is used.
     Credential,
-    /// It does not.
+    /// It carries none.
     Nothing,
 }
 
-/// Refuses, on a server in dev mode, a request without a credential that a page of elsewhere may have sent, and one that
-/// administers and that a page of another origin may have sent.
+/// On a server in dev mode, refuses a request without a credential that a page from another machine may have sent,
+/// and an administrative request that a page of another origin may have sent.
 pub fn check(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError> {
     if !api.gate.is_open() || is_credential_checked(api, request, shows) || is_harmless_preflight(request) {
         return Ok(());
@@ -50,15 +51,15 @@ pub fn check(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError>
     Err(Denied::Refused(refused.to_owned()).into())
 }
 
-/// Whether a credential decides instead.
+/// Returns whether the request carries a credential that will be verified.
 fn is_credential_checked(api: &Api, request: &Request, shows: Shows) -> bool {
-    // Nobody asks for one there, so any text would do.
+    // Open metrics do not verify credentials, so any text would pass as one.
     let unasked = request.uri().path() == "/metrics" && api.metrics_access == MetricsAccess::Open;
     shows == Shows::Credential && !unasked
 }
 
-/// Whether a browser only asks what it may send. Nothing is done, and what it sends then is validated; that may have a
-/// credential, which a preflight never has.
+/// Returns whether a request is a CORS preflight that may be answered. It has no effect, and the actual request is
+/// checked on its own; that one may carry a credential, which a preflight never does.
 fn is_harmless_preflight(request: &Request) -> bool {
     let headers = request.headers();
     *request.method() == Method::OPTIONS
@@ -66,14 +67,14 @@ fn is_harmless_preflight(request: &Request) -> bool {
         && (!administers(request.uri().path()) || announces_credential(headers))
 }
 
-/// Whether a preflight says that a credential will come.
+/// Returns whether a preflight announces an `Authorization` header.
 fn announces_credential(headers: &HeaderMap) -> bool {
     let asked = headers.get_all(header::ACCESS_CONTROL_REQUEST_HEADERS);
     let names = asked.iter().filter_map(|names| names.to_str().ok()).flat_map(|names| names.split(','));
     names.into_iter().any(|name| name.trim().eq_ignore_ascii_case(header::AUTHORIZATION.as_str()))
 }
 
-/// Whether a path is one of administration: projects, how they are set, and the numbers of all.
+/// Returns whether a path is administrative: projects, their configuration, and metrics.
 fn administers(path: &str) -> bool {
     path == "/metrics"
         || path == "/v1/projects"
@@ -81,15 +82,15 @@ fn administers(path: &str) -> bool {
         || path.starts_with("/v1/config/")
 }
 
-/// Who sent a request, as far as a browser can be trusted to tell.
+/// Sender of a request, according to the headers that a browser sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     /// A program, or a page of the server's own origin.
     Own,
-    /// A page of another origin: one of this machine, or one that the browser does not name since the page is not shown the
-    /// answer.
+    /// A page of another origin on this machine, or a page whose origin the browser leaves out because the page
+    /// cannot read the response.
     OtherOrigin,
-    /// A page of another machine, or one that has no origin.
+    /// A page from another machine, or one without an origin.
     Elsewhere,
 }
 
@@ -110,7 +111,7 @@ impl Sender {
         origins.map(|origin| Self::of_page(origin, own.as_ref())).fold(Self::Own, Self::further)
     }
 
-    /// Of a page, by its origin and that of the server.
+    /// Classifies a page by its origin and the origin of the server.
     fn of_page(origin: &HeaderValue, own: Option<&(Scheme, Authority)>) -> Self {
         let parts = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         let Some((scheme, authority)) = parts else { return Self::Elsewhere };
@@ -132,15 +133,15 @@ impl Sender {
     }
 }
 
-/// Whether all that a request says of the server it wants is this machine. With `--dev` the address that the server is
-/// bound to is always a loopback address.
+/// Returns whether every host name in a request refers to this machine. With `--dev` the server is always bound to a
+/// loopback address.
 fn names_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_loopback = |host: &HeaderValue| host.to_str().ok().and_then(loopback).is_some();
     headers.get_all(header::HOST).iter().all(is_loopback)
         && uri.authority().is_none_or(|authority| loopback(authority.as_str()).is_some())
 }
 
-/// The server's own origin, as the request names the server.
+/// Returns the server's own origin, using the host name in the request.
 fn own_origin(scheme: Scheme, uri: &Uri, headers: &HeaderMap) -> Option<(Scheme, Authority)> {
     let named = match uri.authority() {
         Some(authority) => authority.clone(),
@@ -156,7 +157,7 @@ fn port(scheme: Scheme, authority: &Authority) -> u16 {
     })
 }
 
-/// A host, perhaps with a port, if it can only be this machine. Other names may resolve to anything.
+/// Parses a host with an optional port, if it can only refer to this machine. Other names may resolve to any address.
 fn loopback(host: &str) -> Option<Authority> {
     let authority = host.parse::<Authority>().ok().filter(|_| !host.contains('@'))?;
     let name = authority.host();

@@ -1,35 +1,35 @@
-//! Stopping without leaving a reader waiting.
+//! Graceful shutdown: lets handlers end requests that wait for new records.
 
 use tokio::sync::watch;
 
-/// The server's side: says when to stop.
+/// Announces the shutdown; held by the server.
 #[derive(Debug)]
 pub struct Drain(watch::Sender<bool>);
 
-/// The handlers' side: waits for it.
+/// Observes the shutdown; held by the handlers.
 #[derive(Clone, Debug)]
 pub struct Drained(watch::Receiver<bool>);
 
 impl Drain {
-    /// A pair of both sides.
+    /// Creates a connected pair.
     pub fn new() -> (Self, Drained) {
         let (tx, rx) = watch::channel(false);
         (Self(tx), Drained(rx))
     }
 
-    /// Tells all who wait, now and later.
+    /// Announces the shutdown to all current and future waiters.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Drained {
-    /// Whether the server is about to stop.
+    /// Returns whether the server is shutting down.
     pub fn is_draining(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Resolves when the server is about to stop. Never, when the other side has gone without saying so.
+    /// Waits until the server shuts down. Never resolves if the [`Drain`] was dropped without announcing it.
     pub async fn wait(&mut self) {
         if self.0.wait_for(|&draining| draining).await.is_err() {
             std::future::pending().await

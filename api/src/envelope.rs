@@ -1,7 +1,8 @@
-//! Envelopes: records of a session with where they come from around them, for whoever hears many streams in one.
+//! Envelopes: records of a session wrapped in JSON that names their source stream, for clients that receive many
+//! streams in one.
 //!
-//! They are not stored. A reference knows the record it refers to, and the session's row knows how the records of each
-//! source are to be shown, so they are written when a session is read: once for all who read it live.
+//! Envelopes are not stored. A reference identifies the record it refers to, and the row of the session says how
+//! records of each source are shown. The envelope is written when the session is read: once for all its live readers.
 
 use std::sync::Arc;
 
@@ -14,14 +15,14 @@ use tidings_streams::Shape;
 
 use crate::wire::offset;
 
-/// What ends an envelope, behind the payload.
+/// Last byte of an envelope, after the payload.
 pub const END: u8 = b'}';
 
-/// Shows records of sessions in envelopes, where that is wanted.
+/// Wraps records of sessions in envelopes, where a session asks for it.
 pub struct Envelopes(Arc<dyn Store>);
 
 impl Envelopes {
-    /// For the sessions of a store.
+    /// Creates envelopes for the sessions of a store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self(store)
     }
@@ -51,7 +52,8 @@ fn wrap(session: &Session, record: &mut Record) {
     }
     let stream = serde_json::Value::from(subscription.id.as_str());
     let (after, at) = (offset::print(origin.position), origin.at.as_millis());
-    // The payload stays as it is, shared with all other sessions; whoever writes it puts this before it.
+    // The payload is shared with other sessions and stays unchanged; the writer of the response puts this head before
+    // it.
     record.head =
         Some(format!(r#"{{"stream":{stream},"offset":"{after}","ts":{at},"payload":"#).into_boxed_str());
 }

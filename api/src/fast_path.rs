@@ -1,8 +1,9 @@
-//! The way in: requests for which a capability has a fast path go straight to their handler; all others go through the
-//! router.
+//! Entry point of requests. A request for which a capability has a fast path goes directly to its handler; all others
+//! go through the router.
 //!
-//! What stands around every route is the same here, called one after the other instead of through layers of services,
-//! which cost more than an append itself. Both ways give the same answers (`testing/tests/it/ways_in.rs`).
+//! The fast path performs the same steps as the router's middleware, but as plain function calls, because the layers
+//! of services cost more than an append itself. Both paths give the same responses, which
+//! `testing/tests/it/ways_in.rs` verifies.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -25,29 +26,31 @@ use crate::request_limiter::HeadBytes;
 use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
 use crate::{Api, capability};
 
-/// Answers requests.
+/// Answers requests, on a fast path or through the router.
 #[derive(Clone)]
 pub struct FastPath {
-    /// Set where fast paths are taken.
+    /// Set if fast paths are enabled.
     straight: Option<Api>,
     router: Router,
     clock: Arc<dyn Clock>,
 }
 
 impl FastPath {
-    /// All routes.
+    /// Serves all routes.
     pub fn new(api: Api) -> Self {
-        // A span would have to be around the whole; whoever exports them has other cares than a few microseconds.
+        // A span has to enclose the whole request, which only the router does. The few microseconds saved by the fast
+        // path do not matter where traces are exported.
         let straight = (!api.observe.has_spans()).then(|| api.clone());
         Self { straight, clock: api.gate.clock().clone(), router: crate::router(api) }
     }
 
-    /// What operators ask, on a listener of its own.
+    /// Serves only the routes for operators, for a separate listener.
     pub fn for_operators(api: Api) -> Self {
         Self { straight: None, clock: api.gate.clock().clone(), router: crate::operators_router(api) }
     }
 
-    /// Answers a request. What the routes must know of its connection is put into it by `prepare`; fast paths need not know.
+    /// Answers a request. `prepare` adds what the routes need to know about the connection; fast paths do not need
+    /// it.
     pub fn answer<B>(&self, request: axum::http::Request<B>, prepare: impl FnOnce(&mut Request)) -> Answering
     where
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
@@ -67,30 +70,30 @@ impl FastPath {
             let sending = Sending::of(request.version(), request.headers());
             Unread { lender, sending, clock: self.clock.clone() }
         });
-        // A router is always ready.
+        // A router is always ready, so there is no need to poll for readiness.
         Answering::Routed(Box::new(self.router.clone().call(request)), unread)
     }
 }
 
 /// Answers one kind of request without the router.
 pub trait FastHandler: Send + Sync + 'static {
-    /// The answer to a request that was let in.
+    /// Returns the response to an admitted request.
     fn answer(&self, request: Admitted<'_>) -> impl Future<Output = Response> + Send;
 }
 
-/// A request that was let in.
+/// A request that has passed the checks common to all routes. The handler still has to check what the caller may do.
 pub struct Admitted<'a> {
-    /// What handlers stand on.
+    /// State shared by all handlers.
     pub api: &'a Api,
-    /// Who sent it.
+    /// Sender of the request.
     pub caller: &'a Caller,
-    /// Its headers, without the credential.
+    /// Headers of the request, without the credential.
     pub headers: &'a HeaderMap,
-    /// Its body.
+    /// Body of the request.
     pub body: &'a mut Upload,
 }
 
-/// Takes a request and answers it with a handler, as the router would at the route of this template.
+/// Takes a request and answers it with a handler, as the router would do for the route with this template.
 pub fn serve(
     api: &Api,
     template: &'static str,
@@ -123,21 +126,21 @@ async fn answer(
     api.observe.end(&seen, &mut response);
     if is_lost_on(&response, &upload) {
         let sending = Sending::of(parts.version, &parts.headers);
-        // Boxed, so that requests whose body is read do not carry the room for it.
+        // Boxed, so that the future of a request whose body is read completely does not reserve memory for this.
         Box::pin(read_on(upload, sending, &**api.gate.clock(), &mut response)).await;
     }
     response
 }
 
-/// An answer on its way.
+/// A pending response.
 pub enum Answering {
-    /// From a handler.
+    /// From a fast path.
     Straight(BoxFuture<'static, Response>),
-    /// From the routes, which may leave something of the body unread.
+    /// From the router. The handler may leave a part of the request body unread.
     Routed(Box<<Router as Service<Request>>::Future>, Option<Unread>),
 }
 
-/// The body of a request, if there is one, while the routes have it.
+/// Access to a request body while the router handles the request, to read what is left of it afterwards.
 pub struct Unread {
     lender: Lender,
     sending: Sending,
@@ -145,12 +148,12 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// What is left of it, if that keeps this answer from the client.
+    /// Returns the unread rest of the body, if sending the response without reading it could lose the response.
     fn left(&self, response: &Response) -> Option<Upload> {
         self.lender.take().filter(|upload| is_lost_on(response, upload))
     }
 
-    /// Reads on, and then answers.
+    /// Reads the rest of the body, then returns the response.
     async fn answer(self, upload: Upload, mut response: Response) -> Response {
         read_on(upload, self.sending, &*self.clock, &mut response).await;
         response

@@ -1,12 +1,13 @@
-//! HTTP: the only crate that knows status codes and what clients see.
+//! The HTTP interface. This is the only crate that knows status codes and what clients see.
 //!
-//! A handler translates, a capability decides. Read [`capability`] (what each brings), then a capability's files ([`streams`], [`listing`],
-//! [`sessions`] with [`envelope`], [`rooms`]), then
-//! [`credential`] (who asks) and [`projects`] (administration), [`wire`] (headers, offsets and bodies to values and back),
-//! [`live`] (answers that stay), [`sse`], [`encoded`] (what sessions share of it) and [`error`] (which error is which status). [`websocket`] is RFC 6455 without a
-//! socket, for whoever has one. Around every route are [`observe`] (ids, logs, numbers), [`answer`] (what browsers need),
-//! [`request_limiter`] (limits), [`budget`] (memory of bodies) and [`upload`] (what is left of a body when the answer is no).
-//! [`dev_mode`] is what `--dev` refuses browsers.
+//! A handler translates, a capability decides. Read [`capability`] (what each capability contributes) first, then the
+//! files of a capability ([`streams`] and [`listing`], [`sessions`] with [`envelope`], [`rooms`]), then
+//! [`credential`] (who sent a request), [`projects`] (administration), [`wire`] (conversion of headers, offsets and
+//! bodies), [`live`] (live responses), [`sse`], [`encoded`] (cache of encoded records) and [`error`] (mapping of
+//! errors to status codes). [`websocket`] implements RFC 6455 without I/O. Every route is surrounded by [`observe`]
+//! (request ids, logs, metrics), [`answer`] (CORS and security headers), [`request_limiter`] (limits), [`budget`]
+//! (memory for bodies) and [`upload`] (reading the rest of a body after a refusal). [`dev_mode`] protects `--dev`
+//! from web pages.
 //!
 //! Not here: rules of streams (`capabilities`), sockets and signals (`server`).
 
@@ -66,19 +67,19 @@ pub use wire::head::response_head;
 use routes::Routes;
 use wire::body::Intake;
 
-/// What the handlers stand on. Every request takes some clones of it, so they cost next to nothing.
+/// State shared by all handlers. Clones are cheap; each request makes several.
 #[derive(Clone)]
 pub struct Api(Arc<Parts>);
 
 impl Api {
-    /// Of these parts.
+    /// Creates the state from its parts.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }
 }
 
 impl Api {
-    /// What takes in the bodies of a project's requests, or of those that belong to none.
+    /// Returns the intake for request bodies of a project; `None` is for requests that belong to no project.
     fn intake<'a>(&'a self, project: Option<&'a ProjectId>) -> Intake<'a> {
         Intake { clock: &*self.live.clock, budget: &self.body_budget, project }
     }
@@ -92,46 +93,47 @@ impl std::ops::Deref for Api {
     }
 }
 
-/// What the handlers stand on, part by part.
+/// The parts of the state shared by all handlers.
 #[derive(Clone)]
 pub struct Parts {
     /// The streams.
     pub streams: Streams,
-    /// The sessions that stand on them.
+    /// The sessions, which build on the streams.
     pub sessions: Sessions,
     /// The rooms.
     pub rooms: Rooms,
-    /// Who may use them.
+    /// Authentication and authorization.
     pub gate: Gate,
-    /// Spreads what would otherwise come all at once.
+    /// Random number generator, for jitter.
     pub rng: Arc<Rng>,
-    /// Tells waiting readers that the server is about to stop.
+    /// Tells waiting readers that the server is shutting down.
     pub drained: Drained,
-    /// Where answers that stay live.
+    /// Clock and registry of live responses.
     pub live: LiveContext,
-    /// Lets requests in that are within their limits.
+    /// Limits of request heads and request rates.
     pub request_limiter: Arc<RequestLimiter>,
-    /// The memory for their bodies.
+    /// Memory budget of request bodies.
     pub body_budget: Arc<BodyBudget>,
-    /// Counts and logs them.
+    /// Metrics, logs and spans of requests.
     pub observe: Arc<Observe>,
-    /// Who may read the metrics here.
+    /// Who may read the metrics on this listener.
     pub metrics_access: MetricsAccess,
-    /// The first of the server's own duties that has stopped, once one has: the server is about to end.
+    /// The first of the server's duties that stopped unexpectedly; `None` until then. After that the server shuts
+    /// down.
     pub stopped_duty: watch::Receiver<Option<Stopped>>,
 }
 
-/// All routes.
+/// Builds the router of all routes.
 pub fn router(api: Api) -> Router {
     capability::routes().into_router(api)
 }
 
-/// The templates of all routes.
+/// Returns the templates of all routes.
 pub fn templates() -> Vec<&'static str> {
     capability::routes().templates()
 }
 
-/// What operators ask, on a listener of its own: metrics without credentials.
+/// Builds the router for the operators' listener: metrics without credentials.
 pub fn operators_router(api: Api) -> Router {
     operations::routes(Routes::new())
         .into_router(Api::new(Parts { metrics_access: MetricsAccess::Open, ..Parts::clone(&api) }))

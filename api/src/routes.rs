@@ -1,4 +1,4 @@
-//! The table of routes: each is served, observed and known by its template.
+//! The table of routes. Each route is served and observed under its path template.
 
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -7,28 +7,28 @@ use axum::routing::MethodRouter;
 use crate::observe::ObserveLayer;
 use crate::{Api, answer, credential, error};
 
-/// Routes, by their templates.
+/// Routes, each with its path template.
 #[derive(Default)]
 pub struct Routes(Vec<(&'static str, MethodRouter<Api>)>);
 
 impl Routes {
-    /// None yet.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more.
+    /// Adds a route.
     pub fn route(mut self, template: &'static str, methods: MethodRouter<Api>) -> Self {
         self.0.push((template, methods));
         self
     }
 
-    /// The templates.
+    /// Returns the templates of all routes.
     pub fn templates(&self) -> Vec<&'static str> {
         self.0.iter().map(|(template, _)| *template).collect()
     }
 
-    /// What serves them.
+    /// Builds the router that serves these routes.
     pub fn into_router(self, api: Api) -> Router {
         let observe = ObserveLayer(api.observe.clone());
         let routes = self.0.into_iter();
@@ -38,7 +38,7 @@ impl Routes {
             .method_not_allowed_fallback(error::no_such_method)
             .layer(from_fn_with_state(api.clone(), answer::finish))
             .layer(observe)
-            // Around all others: what it takes away must not be seen.
+            // The outermost layer: no other layer may see the credential.
             .layer(from_fn(credential::take))
             .with_state(api)
     }
