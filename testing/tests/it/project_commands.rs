@@ -93,7 +93,7 @@ async fn projects_and_keys_are_administered_in_a_stopped_store() {
     let at = ["--data", path(&data)];
     let remove = [&["project", "remove-key", "shop", &first], &at[..]].concat();
     assert_eq!(run(&remove, &[]).await, format!("removed key {first} of shop"));
-    assert_refused(&Process::run(&remove).await, "no key of this name");
+    assert_refused(&Process::run(&remove).await, "no key with this id");
     let server = Process::serve_guarded(data, &[]).await;
     assert_eq!(read(old_token, &server).await, 401, "the key that signed it is gone");
 }
