@@ -33,18 +33,24 @@ async fn no_request_makes_the_server_fail_hang_or_panic() {
     let client = |n: u64| {
         let address = address.clone();
         tokio::spawn(async move {
+            let mut not_implemented = 0;
             for round in 0..requests.div_ceil(CONNECTIONS) {
                 let number = round * CONNECTIONS + n;
                 let sent = made_up(&mut Rng::with_seed(seed.wrapping_add(number)));
-                if timeout(PATIENCE, exchange(&address, &sent)).await.is_err() {
-                    panic!("request {number} of seed {seed} hangs: {:?}", String::from_utf8_lossy(&sent));
+                match timeout(PATIENCE, exchange(&address, &sent)).await {
+                    Ok(answers) => not_implemented += answers,
+                    Err(_) => {
+                        panic!("request {number} of seed {seed} hangs: {:?}", String::from_utf8_lossy(&sent))
+                    }
                 }
             }
+            not_implemented
         })
     };
     let clients: Vec<_> = (0..CONNECTIONS).map(client).collect();
+    let mut not_implemented = 0;
     for client in clients {
-        client.await.expect("no request hangs");
+        not_implemented += client.await.expect("no request hangs");
     }
     let metrics = http::get(server.url("/metrics")).await.expect("it serves").text().await.expect("text");
     let requests_of = |class: &str| {
@@ -54,26 +60,33 @@ async fn no_request_makes_the_server_fail_hang_or_panic() {
             .map(|line| line.rsplit(' ').next().expect("a value").parse::<f64>().expect("a number"))
             .sum::<f64>()
     };
-    assert_eq!(requests_of("5xx"), 0.0, "seed {seed}:\n{metrics}\n{}", server.log());
+    // A Transfer-Encoding that nobody knows is 501, and the fault of the client.
+    let failures = requests_of("5xx");
+    assert!(failures <= f64::from(not_implemented), "seed {seed}: {failures}\n{metrics}\n{}", server.log());
     // The fuzzer would find nothing if it never came past the parser, or was never refused.
     assert!(requests_of("2xx") > requests as f64 / 20.0, "{metrics}");
     assert!(requests_of("4xx") > requests as f64 / 20.0, "{metrics}");
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
-/// Sends everything, hears what comes, and leaves.
-async fn exchange(address: &str, sent: &[u8]) {
+/// Sends everything, reads what comes, and leaves. Returns how many answers were 501.
+async fn exchange(address: &str, sent: &[u8]) -> u32 {
     let mut socket = TcpStream::connect(address).await.expect("connected");
     // The server may end the connection at any point: that is an answer.
     if socket.write_all(sent).await.is_err() {
-        return;
+        return 0;
     }
-    let mut buffer = [0; 4096];
-    while let Ok(Ok(1..)) = timeout(QUIET, socket.read(&mut buffer)).await {}
-    if socket.shutdown().await.is_err() {
-        return;
+    let (mut buffer, mut received) = ([0; 4096], Vec::new());
+    while let Ok(Ok(length @ 1..)) = timeout(QUIET, socket.read(&mut buffer)).await {
+        received.extend_from_slice(&buffer[..length]);
     }
-    while let Ok(1..) = socket.read(&mut buffer).await {}
+    if socket.shutdown().await.is_ok() {
+        while let Ok(length @ 1..) = socket.read(&mut buffer).await {
+            received.extend_from_slice(&buffer[..length]);
+        }
+    }
+    let not_implemented = b"HTTP/1.1 501 ";
+    received.windows(not_implemented.len()).filter(|bytes| bytes == not_implemented).count() as u32
 }
 
 fn made_up(rng: &mut Rng) -> Vec<u8> {
