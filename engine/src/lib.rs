@@ -1,7 +1,7 @@
 //! The engine: logs, commits, wake-ups and live delivery, independent of any capability.
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (delivery in the background
-//! from stored cursors), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`]
+//! from stored cursors), [`journal`] (one log of all events of a project), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`]
 //! (patterns to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their
 //! request), [`clock`], [`rng`] and [`metrics`].
 //!
@@ -13,6 +13,7 @@ pub mod deliver;
 pub mod detach_on_drop;
 pub mod duty;
 pub mod follow;
+pub mod journal;
 pub mod log;
 pub mod matching;
 pub mod metrics;

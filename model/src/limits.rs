@@ -254,6 +254,73 @@ pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
 /// [`WEBSOCKET_PING_AFTER`].
 pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
 
+/// Bytes of an event type.
+pub const EVENT_TYPE_BYTES: usize = 128;
+/// Segments of an event type, and of a hook's pattern.
+pub const EVENT_TYPE_SEGMENTS: usize = 10;
+/// Bytes of a hook's pattern.
+pub const HOOK_PATTERN_BYTES: usize = 256;
+/// Whole-segment wildcards that a hook's pattern may have even if they are most of its segments.
+pub const HOOK_PATTERN_WILDCARDS: usize = 5;
+/// Events of one ingest request.
+pub const INGEST_EVENTS: usize = 1000;
+/// Bytes of the body of an ingest request.
+pub const INGEST_BYTES: usize = 1024 * 1024;
+/// Bytes of one ingested event.
+pub const INGEST_EVENT_BYTES: usize = 10 * 1024;
+/// Bytes of an event id or batch id.
+pub const EVENT_ID_BYTES: usize = 256;
+/// Age of the oldest timestamp that an ingested event may have.
+pub const EVENT_AGE_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Time by which the timestamp of an ingested event may lie in the future.
+pub const EVENT_AHEAD_MAX: Duration = Duration::from_secs(60 * 60);
+/// Time for which a batch id is remembered.
+pub const BATCH_ID_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Hooks of a project, unless configured otherwise.
+pub const HOOKS_PER_PROJECT: usize = 1_000_000;
+/// Matches of one ingest request above which matching is left to the follower.
+pub const MATCHES_PER_INGEST: usize = 4096;
+/// Deliveries that may wait for one hook, unless configured otherwise. The oldest above it become dead letters.
+pub const HOOK_QUEUE: u64 = 1_000_000;
+/// Deliveries of one hook that wait for a retry. Above it no new delivery of the hook is begun.
+pub const HOOK_PARKED: usize = 10_000;
+/// Deliveries of one hook that were begun or finished before an older one was finished.
+pub const HOOK_WINDOW: usize = 1024;
+/// Attempts of all hooks at a time, unless configured otherwise.
+pub const HOOK_ATTEMPTS: usize = 1024;
+/// Attempts of one destination (scheme, host, port) at a time.
+pub const DESTINATION_ATTEMPTS: usize = 256;
+/// Bytes of messages that are being delivered by hooks at a time.
+pub const HOOK_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// Attempts of a delivery that a hook may ask for.
+pub const HOOK_RETRIES_MAX: u32 = 100;
+/// Milliseconds that a hook may allow for an attempt.
+pub const HOOK_TIMEOUT_MS_MAX: u32 = 300_000;
+/// Entries of a hook's retry schedule.
+pub const HOOK_SCHEDULE: usize = 100;
+/// Delay of a retry in milliseconds that a schedule may ask for: seven days.
+pub const HOOK_DELAY_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1000;
+/// Custom headers of a hook.
+pub const HOOK_HEADERS: usize = 32;
+/// Bytes of all custom headers of a hook, names and values.
+pub const HOOK_HEADER_BYTES: usize = 8 * 1024;
+/// Conditions of a hook's filter.
+pub const HOOK_CONDITIONS: usize = 32;
+/// Bytes of a hook's filter as JSON.
+pub const HOOK_FILTER_BYTES: usize = 8 * 1024;
+/// Bytes of a JSON pointer in a filter or an ordering key.
+pub const JSON_POINTER_BYTES: usize = 256;
+/// Replays of one hook that may be under way.
+pub const HOOK_REPLAYS: usize = 16;
+/// Bytes of a request body that creates or changes a hook.
+pub const HOOK_BODY_BYTES: usize = 64 * 1024;
+/// Bytes of an endpoint's response that are kept in the delivery log.
+pub const HOOK_RESPONSE_BYTES: usize = 1024;
+/// Longest time that `Retry-After` of an endpoint may ask for.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+/// Entries of a page of hooks, deliveries or dead letters.
+pub const HOOK_PAGE: usize = 1000;
+
 /// A limit that was reached, as counted in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

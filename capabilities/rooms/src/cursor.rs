@@ -2,16 +2,7 @@
 
 use std::fmt;
 
-use tidings_model::{Position, Timestamp};
-
-/// Number of characters of a printed cursor.
-const LENGTH: usize = 26;
-/// The digits of Crockford's base 32, which omits I, L, O and U.
-const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-/// Number of random bits, below the milliseconds.
-const RANDOM_BITS: u32 = 80;
-/// The largest timestamp that a cursor can hold, in milliseconds.
-const MILLIS_MAX: u64 = (1 << 48) - 1;
+use tidings_model::{InvalidUlid, Position, Timestamp, Ulid};
 
 /// Position of an event in its room: 48 bits of milliseconds and 80 random bits, compared as one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,19 +30,12 @@ impl Cursor {
 
     /// Parses a printed cursor. Letters may be lower-case.
     pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
-        if text.len() != LENGTH {
-            return Err(InvalidCursor::Length);
-        }
-        let mut value = 0u128;
-        for (at, byte) in text.bytes().enumerate() {
-            let byte = byte.to_ascii_uppercase();
-            let digit = DIGITS.iter().position(|&digit| digit == byte).ok_or(InvalidCursor::Character)?;
-            if at == 0 && digit > 7 {
-                return Err(InvalidCursor::TooLarge);
-            }
-            value = (value << 5) | digit as u128;
-        }
-        Ok(Self(Position::new(value)))
+        let ulid = Ulid::parse(text).map_err(|invalid| match invalid {
+            InvalidUlid::Length => InvalidCursor::Length,
+            InvalidUlid::Character => InvalidCursor::Character,
+            InvalidUlid::TooLarge => InvalidCursor::TooLarge,
+        })?;
+        Ok(Self(Position::new(ulid.get())))
     }
 
     /// The cursor of a position in a room's log.
@@ -61,7 +45,7 @@ impl Cursor {
 
     /// The lowest cursor of a moment, with all random bits zero.
     pub fn first_of(moment: Timestamp) -> Self {
-        Self(Position::new(u128::from(moment.as_millis().min(MILLIS_MAX)) << RANDOM_BITS))
+        Self(Position::new(Ulid::at(moment, 0).get()))
     }
 
     /// The position in the room's log.
@@ -71,7 +55,7 @@ impl Cursor {
 
     /// Milliseconds since 1970 in the cursor.
     pub const fn millis(self) -> u64 {
-        (self.0.get() >> RANDOM_BITS) as u64
+        Ulid::new(self.0.get()).millis()
     }
 }
 
@@ -89,9 +73,7 @@ impl From<Cursor> for Position {
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digit = |at: usize| DIGITS[(self.0.get() >> (5 * (LENGTH - 1 - at))) as usize & 31] as char;
-        let text: [u8; LENGTH] = std::array::from_fn(|at| digit(at) as u8);
-        f.write_str(std::str::from_utf8(&text).expect("digits are text"))
+        Ulid::new(self.0.get()).fmt(f)
     }
 }
 
@@ -133,7 +115,7 @@ mod tests {
         let cursor = Cursor::first_of(moment);
         assert_eq!(cursor.millis(), moment.as_millis());
         assert_eq!(cursor.to_string(), "01ARYZ6S410000000000000000");
-        assert_eq!(Cursor::first_of(Timestamp::from_millis(u64::MAX)).millis(), MILLIS_MAX);
+        assert_eq!(Cursor::first_of(Timestamp::from_millis(u64::MAX)).millis(), (1u64 << 48) - 1);
     }
 
     proptest! {
