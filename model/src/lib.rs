@@ -15,7 +15,7 @@ pub mod time;
 pub mod ulid;
 
 pub use id::{DeviceId, InvalidId, ProjectId, RoomId, StreamId, UserId};
-pub use pattern::{InvalidPattern, Pattern};
+pub use pattern::{InvalidPattern, Pattern, TopicPattern};
 pub use position::{CommitNumber, Era, LogId, Position};
 pub use producer::{InvalidProducer, Producer, ProducerId};
 pub use time::Timestamp;

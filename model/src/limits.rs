@@ -29,6 +29,10 @@ pub const MESSAGES_PER_APPEND: usize = 100_000;
 /// Target logs of one reference in a commit. A larger fan-out is split into several commits, each of which
 /// advances the fan-out's cursor.
 pub const TARGETS_PER_COMMIT: usize = 4096;
+/// Bytes of the key of a cold row.
+pub const ROW_KEY_BYTES: usize = 1024;
+/// Bytes of the value of a cold row.
+pub const ROW_VALUE_BYTES: usize = 8 * 1024 * 1024;
 /// Bytes of payload in the response to a read. A single larger record is still returned whole.
 pub const READ_CHUNK_BYTES: usize = 256 * 1024;
 /// Records in the response to a read.
@@ -37,6 +41,48 @@ pub const READ_CHUNK_RECORDS: usize = 16 * 1024;
 pub const LISTED_STREAMS: usize = 1000;
 /// Streams in the response to a list request that sets no limit.
 pub const LISTED_STREAMS_DEFAULT: usize = 100;
+/// Characters of the code of a type of entities.
+pub const ENTITY_CODE_CHARS: usize = 100;
+/// Characters of the id of an entity.
+pub const ENTITY_ID_CHARS: usize = 128;
+/// Bytes of a cursor of changes of entities, which may name every transaction that was open in a database.
+pub const ENTITY_CURSOR_BYTES: usize = 8 * 1024;
+/// Bytes of a message of a client that watches entities.
+pub const ENTITY_MESSAGE_BYTES: usize = 2 * 1024 * 1024;
+/// Characters of the `requestId` of such a message.
+pub const ENTITY_REQUEST_ID_CHARS: usize = 128;
+/// Time in which a client that watches entities sends its token, if that is its first message.
+pub const ENTITY_AUTH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Changes of entities that one request publishes.
+pub const ENTITY_CHANGES_PER_POST: usize = 10_000;
+/// Bytes of a request that publishes changes of entities.
+pub const ENTITY_CHANGES_BYTES: usize = 8 * 1024 * 1024;
+/// Time in which a callback says which entities a user may watch, waiting for a connection included.
+pub const ENTITY_CALLBACK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of the answer of such a callback.
+pub const ENTITY_CALLBACK_BYTES: usize = 4 * 1024 * 1024;
+/// Such callbacks that are asked at a time.
+pub const ENTITY_CALLBACKS: usize = 64;
+/// Ids of one subscribe to entities, unless configured otherwise.
+pub const ENTITY_IDS_PER_SUBSCRIBE: usize = 10_000;
+/// Subscriptions to entities of one connection, unless configured otherwise. As many changes wait for a slow client.
+pub const ENTITY_SUBSCRIPTIONS_PER_CONNECTION: usize = 50_000;
+/// Connections of one user that watch entities, unless configured otherwise.
+pub const ENTITY_CONNECTIONS_PER_USER: usize = 20;
+/// Changes that are read to bring one subscribe up to date. A client that has missed more has to fetch everything again.
+pub const ENTITY_REPLAY: usize = 100_000;
+/// Subscribes of one project that are brought up to date at a time.
+pub const ENTITY_REPLAYS: usize = 8;
+/// Connections of one project for which an authoriser is asked again at a time, because access to an entity has changed.
+pub const ENTITY_REVIEWS: usize = 16;
+/// Interval of heartbeats to clients that watch entities, unless configured otherwise.
+pub const ENTITY_HEARTBEAT: Duration = Duration::from_secs(15);
+/// Time that a client that watches entities may take nothing, unless configured otherwise.
+pub const ENTITY_STALL: Duration = Duration::from_secs(60);
+/// Time from the expiry of the token of such a client to the close, unless configured otherwise.
+pub const ENTITY_TOKEN_GRACE: Duration = Duration::from_secs(10);
+/// Time for which changes of entities are kept for clients that come back, unless configured otherwise.
+pub const ENTITY_SINCE_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Length of a chain of forks.
 pub const FORK_DEPTH: usize = 256;
 /// Streams that a session subscribes to.
@@ -117,16 +163,31 @@ pub const COMPACTED_MARKS: usize = 100_000;
 pub const PATTERN_BYTES: usize = 512;
 /// Segments of a pattern.
 pub const PATTERN_SEGMENTS: usize = 64;
+/// Steps that are taken to tell whether a pattern covers another; a step takes some tens of nanoseconds.
+pub const PATTERN_COVER_STEPS: usize = 2048;
+/// Upper bound of the nodes of an index of patterns that one name can lead to, above which patterns with wildcards are
+/// refused.
+pub const PATTERN_COMPLEXITY: u32 = 50_000;
 /// Minimum bytes of a key that an operator chooses; shorter ones could be guessed.
 pub const KEY_BYTES_MIN: usize = 16;
 /// Bytes of a key.
 pub const KEY_BYTES_MAX: usize = 1024;
+/// API keys that the configuration may give.
+pub const API_KEYS: usize = 1000;
 /// Bytes of a token.
 pub const TOKEN_BYTES: usize = 8 * 1024;
 /// Globs in one claim of a token.
 pub const GLOBS_PER_CLAIM: usize = 256;
 /// Bytes of the user id in a token.
 pub const USER_ID_BYTES: usize = 512;
+/// Bytes of the id of a token.
+pub const TOKEN_ID_BYTES: usize = 512;
+/// Revocations of a project.
+pub const REVOCATIONS_PER_PROJECT: usize = 100_000;
+/// Patterns of topics that are revoked of one user or token, and patterns in one revocation.
+pub const REVOKED_TOPICS: usize = 256;
+/// Time for which a revocation is kept. Tokens should not live longer.
+pub const REVOCATION_LIFETIME: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 /// Default lifetime of a token.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
 /// Projects that are stored.
@@ -207,6 +268,14 @@ pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
 pub const RING_BYTES: usize = 256 * 1024;
 /// Encoded appends that are kept for live readers of one log that lag behind, however small.
 pub const RING_FRAMES: usize = 64 * 1024;
+/// Bytes of broadcast frames of one name that may be published before their receivers are charged for being
+/// behind. Beyond that the publisher charges them itself.
+pub const BROADCAST_UNCHARGED_BYTES: u64 = 64 * 1024;
+/// Bytes of broadcast frames of one name that are kept before it is worth looking for those that everybody has
+/// received.
+pub const BROADCAST_REVIEW_BYTES: u64 = 64 * 1024;
+/// Bytes of replies that a WebSocket client has not taken, beyond which nothing more is read from it.
+pub const REPLIES_BYTES: usize = 256 * 1024;
 /// Bytes that a live reader that lags behind the ring reads from the log at a time. A single larger record is
 /// read whole.
 pub const OWN_READ_BYTES: usize = 32 * 1024;
@@ -219,7 +288,7 @@ pub const SHARED_RECORD_BYTES: usize = 1024;
 /// Time that a live reader may read nothing of its pending data before it is disconnected.
 pub const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a live reader may take to receive the reason of its disconnection.
-pub const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
+pub const FINAL_TEXTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a live reader whose access was revoked may take to receive the reason.
 pub const REVOKED_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that are read from a client after it was refused.
@@ -254,6 +323,52 @@ pub const WEBSOCKET_PING_AFTER: Duration = Duration::from_secs(30);
 /// [`WEBSOCKET_PING_AFTER`].
 pub const WEBSOCKET_DEAD_AFTER: Duration = Duration::from_secs(60);
 
+/// Characters of the type of a message on a topic, and of a correlation id.
+pub const MESSAGE_TYPE_CHARS: usize = 128;
+/// Bytes of a partition key.
+pub const PARTITION_KEY_BYTES: usize = 256;
+/// Topics that one request names, unless configured otherwise.
+pub const TOPICS_PER_REQUEST: usize = 1000;
+/// Topics that a connection subscribes to, unless configured otherwise.
+pub const TOPICS_PER_CONNECTION: usize = 1000;
+/// Subscriptions of all connections of a project to topics, unless configured otherwise. One to a topic that nobody else
+/// subscribes to takes about 0.7 KB.
+pub const SUBSCRIPTIONS_PER_PROJECT: usize = 5_000_000;
+/// Bytes of a WebSocket message from a client of topics, unless configured otherwise.
+pub const TOPIC_FRAME_BYTES: usize = 1_114_112;
+/// Bytes of the payload of a message on a topic, unless configured otherwise.
+pub const TOPIC_PAYLOAD_BYTES: usize = 1024 * 1024;
+/// Frames of a connection of topics: size of the token bucket and its rate per second, unless configured otherwise.
+pub const TOPIC_FRAMES_PER_SECOND: u32 = 10_000;
+/// Frames in a row that a client of topics may send without one that is understood, unless configured otherwise.
+pub const BAD_FRAMES: u32 = 100;
+/// Requests of one connection of topics that wait for something. Beyond that nothing more is read from it.
+pub const TOPIC_REQUESTS_IN_FLIGHT: usize = 64;
+/// Bytes that a client of topics may be behind, unless configured otherwise.
+pub const SLOW_CONSUMER_BYTES: u64 = 1024 * 1024;
+/// Time for which a client of topics may accept nothing, unless configured otherwise.
+pub const SLOW_CONSUMER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which the reason of its end is offered to a client of topics, unless configured otherwise.
+pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
+/// Interval of pings to a silent client of topics, unless configured otherwise.
+pub const TOPIC_HEARTBEAT: Duration = Duration::from_secs(25);
+/// Silence after which a client of topics is disconnected, unless configured otherwise.
+pub const TOPIC_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time that a request on topics may allow for itself, in milliseconds.
+pub const TOPIC_REQUEST_MS_MAX: u64 = 60_000;
+/// Bytes of the name of a channel of the bus between nodes.
+pub const BUS_CHANNEL_BYTES: usize = 20 * 1024;
+/// Bytes of a message on the bus between nodes, if the broker does not take less.
+pub const BUS_MESSAGE_BYTES: usize = 65 * 1024 * 1024;
+/// Bytes of messages that wait to be sent to the broker of the bus.
+pub const BUS_QUEUE_BYTES: usize = 64 * 1024 * 1024;
+/// Messages that wait to be sent to the broker of the bus.
+pub const BUS_QUEUE_MESSAGES: usize = 65_536;
+/// Messages that were sent to the broker of the bus and not yet accepted.
+pub const BUS_UNANSWERED: usize = 16_384;
+/// Bytes of messages from the bus that wait to be delivered to the topics of a project.
+pub const BUS_ARRIVALS_BYTES: usize = 8 * 1024 * 1024;
+
 /// Bytes of an event type.
 pub const EVENT_TYPE_BYTES: usize = 128;
 /// Segments of an event type, and of a hook's pattern.
@@ -262,12 +377,20 @@ pub const EVENT_TYPE_SEGMENTS: usize = 10;
 pub const HOOK_PATTERN_BYTES: usize = 256;
 /// Whole-segment wildcards that a hook's pattern may have even if they are most of its segments.
 pub const HOOK_PATTERN_WILDCARDS: usize = 5;
+/// Bytes of the headers that one append may add to the journal of its project: 200 for each of the most messages.
+pub const JOURNAL_ENTRY_BYTES: usize = 200 * MESSAGES_PER_APPEND;
+/// Bytes of headers for journals that may be in memory and not committed.
+pub const JOURNAL_BYTES_IN_FLIGHT: usize = 4 * JOURNAL_ENTRY_BYTES;
 /// Events of one ingest request.
 pub const INGEST_EVENTS: usize = 1000;
 /// Bytes of the body of an ingest request.
 pub const INGEST_BYTES: usize = 1024 * 1024;
 /// Bytes of one ingested event.
 pub const INGEST_EVENT_BYTES: usize = 10 * 1024;
+/// Invalid events of an ingest request that are told one by one.
+pub const INGEST_DETAILS: usize = 10;
+/// Bytes of the time of an ingested event.
+pub const EVENT_TIME_BYTES: usize = 64;
 /// Bytes of an event id or batch id.
 pub const EVENT_ID_BYTES: usize = 256;
 /// Age of the oldest timestamp that an ingested event may have.
@@ -290,8 +413,15 @@ pub const HOOK_WINDOW: usize = 1024;
 pub const HOOK_ATTEMPTS: usize = 1024;
 /// Attempts of one destination (scheme, host, port) at a time.
 pub const DESTINATION_ATTEMPTS: usize = 256;
+/// Results of deliveries that are not recorded yet, beyond which no attempt begins. So many deliveries, and those in
+/// flight, are made twice at most when the server is killed.
+pub const HOOK_UNRECORDED: usize = 1024;
 /// Bytes of messages that are being delivered by hooks at a time.
 pub const HOOK_BYTES_IN_FLIGHT: usize = 64 * 1024 * 1024;
+/// Characters of the name of a worker's method or binding.
+pub const HOOK_NAME_BYTES: usize = 128;
+/// Deliveries per second that a hook may name as its limit.
+pub const HOOK_RATE_MAX: u32 = 1_000_000;
 /// Attempts of a delivery that a hook may ask for.
 pub const HOOK_RETRIES_MAX: u32 = 100;
 /// Milliseconds that a hook may allow for an attempt.
@@ -310,6 +440,8 @@ pub const HOOK_CONDITIONS: usize = 32;
 pub const HOOK_FILTER_BYTES: usize = 8 * 1024;
 /// Bytes of a JSON pointer in a filter or an ordering key.
 pub const JSON_POINTER_BYTES: usize = 256;
+/// Live readers of one hook's queue.
+pub const HOOK_READERS: usize = 1000;
 /// Replays of one hook that may be under way.
 pub const HOOK_REPLAYS: usize = 16;
 /// Bytes of a request body that creates or changes a hook.
@@ -320,6 +452,98 @@ pub const HOOK_RESPONSE_BYTES: usize = 1024;
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 /// Entries of a page of hooks, deliveries or dead letters.
 pub const HOOK_PAGE: usize = 1000;
+/// Default number of entries of such a page.
+pub const HOOK_PAGE_DEFAULT: usize = 100;
+/// Bytes of events in a page of dead letters. A page ends after the event that exceeds it.
+pub const HOOK_PAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Hooks that are listed as matching an event type.
+pub const HOOK_MATCHES: usize = 10_000;
+/// Time for which the previous secret of a hook may sign beside the new one.
+pub const HOOK_OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Default of that time.
+pub const HOOK_OVERLAP: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes of the id of a subscription to streams.
+pub const SUBSCRIPTION_ID_BYTES: usize = 256;
+/// Subscriptions of a project to its streams, unless configured otherwise.
+pub const STREAM_SUBSCRIPTIONS_PER_PROJECT: usize = 100_000;
+/// Streams that one subscription can be linked to.
+pub const LINKS_PER_SUBSCRIPTION: usize = 1_000_000;
+/// Links of all subscriptions of a project. Each takes about 200 bytes of memory.
+pub const LINKS_PER_PROJECT: usize = 2_000_000;
+/// Streams that one request may name explicitly.
+pub const SUBSCRIPTION_STREAMS: usize = 1000;
+/// Links that one commit makes or removes.
+pub const LINKS_PER_COMMIT: usize = 1024;
+/// Segments with wildcards in the pattern of a subscription.
+pub const SUBSCRIPTION_WILDCARDS: usize = 5;
+/// Streams in one wake or claim. Further ones are for the next.
+pub const WAKE_STREAMS: usize = 1000;
+/// Bytes of messages that one wake brings, if its subscription asks for them.
+pub const WAKE_PAYLOAD_BYTES: usize = 256 * 1024;
+/// Acknowledgements in one request.
+pub const SUBSCRIPTION_ACKS: usize = 10_000;
+/// Bytes of the body of a request about a subscription.
+pub const SUBSCRIPTION_BODY_BYTES: usize = 1024 * 1024;
+/// Bytes of the description of a subscription.
+pub const SUBSCRIPTION_DESCRIPTION_BYTES: usize = 1024;
+/// Bytes of the name of a worker.
+pub const WORKER_NAME_BYTES: usize = 256;
+/// Shortest lease of a subscription, in milliseconds.
+pub const SUBSCRIPTION_LEASE_MS_MIN: u64 = 1000;
+/// Longest lease of a subscription, in milliseconds.
+pub const SUBSCRIPTION_LEASE_MS_MAX: u64 = 600_000;
+/// Lease of a subscription that does not say which, in milliseconds.
+pub const SUBSCRIPTION_LEASE_MS: u64 = 30_000;
+/// Failed attempts in a row after which a subscription is a dead letter, unless it says otherwise: those of about a day.
+pub const SUBSCRIPTION_ATTEMPTS: u32 = 1440;
+/// The most attempts that a subscription may ask for.
+pub const SUBSCRIPTION_ATTEMPTS_MAX: u32 = 1_000_000;
+/// Attempts at a time to wake workers, of all subscriptions, unless configured otherwise.
+pub const WAKE_ATTEMPTS: usize = 1024;
+/// Attempts at a time to one destination, unless configured otherwise.
+pub const WAKE_ATTEMPTS_PER_DESTINATION: usize = 32;
+/// Time for one webhook of a subscription; less if its lease is shorter.
+pub const WAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of the answer to a webhook of a subscription that are looked at.
+pub const WAKE_ANSWER_BYTES: usize = 16 * 1024;
+/// Bytes of the reason of a failed attempt that are stored.
+pub const WAKE_ERROR_BYTES: usize = 256;
+/// Time for which the token of a wake or a claim is valid.
+pub const WAKE_TOKEN_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// Subscriptions, or streams of one, on a page.
+pub const SUBSCRIPTION_PAGE: usize = 1000;
+
+/// Bytes of the URL of an endpoint.
+pub const TARGET_BYTES: usize = 2048;
+/// Open connections to endpoints, unless configured otherwise. They take descriptors like those of clients do.
+pub const EGRESS_SOCKETS: usize = 2048;
+/// Open connections to one destination (scheme, host, port), unless configured otherwise.
+pub const EGRESS_SOCKETS_PER_DESTINATION: usize = DESTINATION_ATTEMPTS;
+/// Connections to endpoints that are kept open without a request, unless configured otherwise.
+pub const EGRESS_IDLE: usize = 1024;
+/// Connections to one destination that are kept open without a request, unless configured otherwise.
+pub const EGRESS_IDLE_PER_DESTINATION: usize = 64;
+/// Time that a connection to an endpoint is kept open without a request.
+pub const EGRESS_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time to resolve the name of an endpoint, to connect to it and for the TLS handshake, together.
+pub const EGRESS_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes of the head of an endpoint's response.
+pub const EGRESS_HEADER_BYTES: usize = 32 * 1024;
+/// Headers of an endpoint's response.
+pub const EGRESS_HEADERS: usize = 100;
+/// Bytes of the body of an endpoint's response that are read. Beyond it the connection is closed.
+pub const EGRESS_BODY_BYTES: usize = 64 * 1024;
+/// Bytes that are received for one request, whatever they are: interim responses, framing and trailers, too.
+pub const EGRESS_RECEIVED_BYTES: usize = 512 * 1024;
+/// Time for which it is remembered what the name of an endpoint resolves to.
+pub const RESOLVED_TTL: Duration = Duration::from_secs(30);
+/// Names of endpoints for which it is remembered what they resolve to.
+pub const RESOLVED_NAMES: usize = 10_000;
+/// Addresses of an endpoint that are tried.
+pub const RESOLVED_ADDRESSES: usize = 8;
+/// Names that are being resolved at a time. As many again are for names that were resolved before.
+pub const RESOLVING: usize = 32;
 
 /// A limit that was reached, as counted in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,11 +592,48 @@ pub enum Limit {
     EventBytes,
     /// [`ROOM_STREAMS_PER_USER`], or the configured value.
     StreamsPerUser,
+    /// [`HOOKS_PER_PROJECT`], or the configured value.
+    HooksPerProject,
+    /// [`HOOK_REPLAYS`].
+    ReplaysPerHook,
+    /// The configured requests and events per minute and events per day that a project may ingest.
+    IngestRate,
+    /// [`STREAM_SUBSCRIPTIONS_PER_PROJECT`], or the configured value.
+    StreamSubscriptionsPerProject,
+    /// [`LINKS_PER_SUBSCRIPTION`] or [`LINKS_PER_PROJECT`].
+    SubscriptionLinks,
+    /// [`TOPICS_PER_CONNECTION`], or the configured value.
+    TopicsPerConnection,
+    /// [`SUBSCRIPTIONS_PER_PROJECT`], or the configured value.
+    SubscriptionsPerProject,
+    /// [`TOPICS_PER_REQUEST`], or the configured value.
+    TopicsPerRequest,
+    /// [`TOPIC_FRAME_BYTES`], or the configured value.
+    TopicFrameBytes,
+    /// [`TOPIC_PAYLOAD_BYTES`], or the configured value.
+    TopicPayloadBytes,
+    /// [`TOPIC_FRAMES_PER_SECOND`], or the configured values.
+    TopicFrameRate,
+    /// [`SLOW_CONSUMER_BYTES`] or [`SLOW_CONSUMER_TIMEOUT`], or the configured values: a client of topics was
+    /// disconnected.
+    SlowConsumer,
+    /// [`ENTITY_IDS_PER_SUBSCRIBE`], or the configured value.
+    EntityIdsPerSubscribe,
+    /// [`ENTITY_SUBSCRIPTIONS_PER_CONNECTION`], or the configured value.
+    EntitySubscriptions,
+    /// [`ENTITY_CONNECTIONS_PER_USER`], or the configured value.
+    EntityConnectionsPerUser,
+    /// [`ENTITY_MESSAGE_BYTES`].
+    EntityMessageBytes,
+    /// [`ENTITY_CHANGES_PER_POST`].
+    EntityChangesPerPost,
+    /// [`ENTITY_STALL`], or the configured value: a client that watches entities was disconnected.
+    EntityStall,
 }
 
 impl Limit {
     /// All limits.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 40] = [
         Self::Connections,
         Self::HeadTime,
         Self::IdleTime,
@@ -395,6 +656,24 @@ impl Limit {
         Self::EventsPerWrite,
         Self::EventBytes,
         Self::StreamsPerUser,
+        Self::HooksPerProject,
+        Self::ReplaysPerHook,
+        Self::IngestRate,
+        Self::StreamSubscriptionsPerProject,
+        Self::SubscriptionLinks,
+        Self::TopicsPerConnection,
+        Self::SubscriptionsPerProject,
+        Self::TopicsPerRequest,
+        Self::TopicFrameBytes,
+        Self::TopicPayloadBytes,
+        Self::TopicFrameRate,
+        Self::SlowConsumer,
+        Self::EntityIdsPerSubscribe,
+        Self::EntitySubscriptions,
+        Self::EntityConnectionsPerUser,
+        Self::EntityMessageBytes,
+        Self::EntityChangesPerPost,
+        Self::EntityStall,
     ];
 
     /// Value of the metric's label.
@@ -422,6 +701,24 @@ impl Limit {
             Self::EventsPerWrite => "events_per_write",
             Self::EventBytes => "event_bytes",
             Self::StreamsPerUser => "streams_per_user",
+            Self::HooksPerProject => "hooks_per_project",
+            Self::ReplaysPerHook => "replays_per_hook",
+            Self::IngestRate => "ingest_rate",
+            Self::StreamSubscriptionsPerProject => "stream_subscriptions_per_project",
+            Self::SubscriptionLinks => "subscription_links",
+            Self::TopicsPerConnection => "topics_per_connection",
+            Self::SubscriptionsPerProject => "subscriptions_per_project",
+            Self::TopicsPerRequest => "topics_per_request",
+            Self::TopicFrameBytes => "topic_frame_bytes",
+            Self::TopicPayloadBytes => "topic_payload_bytes",
+            Self::TopicFrameRate => "topic_frame_rate",
+            Self::SlowConsumer => "slow_consumer",
+            Self::EntityIdsPerSubscribe => "entity_ids_per_subscribe",
+            Self::EntitySubscriptions => "entity_subscriptions",
+            Self::EntityConnectionsPerUser => "entity_connections_per_user",
+            Self::EntityMessageBytes => "entity_message_bytes",
+            Self::EntityChangesPerPost => "entity_changes_per_post",
+            Self::EntityStall => "entity_stall",
         }
     }
 }

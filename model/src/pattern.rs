@@ -5,6 +5,8 @@
 //! everything else, separators included, is literal. So `room:**` matches `room`, `room:1` and `room:1.a`,
 //! but not `room.1`.
 
+mod relation;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -36,6 +38,16 @@ pub struct Pattern {
     text: Arc<str>,
     segments: Arc<[Segment]>,
 }
+
+/// A pattern on topics. It is a pattern like any other, with this to say about topics:
+///
+/// - A subscription to a pattern needs one grant that [covers](Pattern::covers) it, and is refused if it
+///   [overlaps](Pattern::overlaps) a pattern that is revoked.
+/// - To find the subscriptions that match a topic, the engine's matcher (`engine::matching`) takes these patterns as they are.
+///   Its bound on the work for one name, `Matcher::admits`, is computed for names of up to
+///   [`limits::EVENT_TYPE_SEGMENTS`] segments; a topic may have one segment more than it has separators, so for topics
+///   that depth has to be given to it.
+pub type TopicPattern = Pattern;
 
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,6 +87,23 @@ impl Pattern {
             return Err(InvalidPattern::TooManySegments);
         }
         Ok(Self { text: text.into(), segments: segments.into() })
+    }
+
+    /// Parses a pattern in which several `*` in a row act as one where they share a segment with other characters:
+    /// `a**b` is `a*b`.
+    pub fn normalised(text: &str) -> Result<Self, InvalidPattern> {
+        if text.len() > limits::PATTERN_BYTES {
+            return Err(InvalidPattern::TooLong);
+        }
+        let mut normalised = String::with_capacity(text.len());
+        for segment in segments(text) {
+            normalised.extend(segment.separator);
+            let is_wildcard = segment.text.bytes().all(|byte| byte == b'*');
+            let mut before = None;
+            let mut is_repeated = |c: char| before.replace(c) == Some('*') && c == '*';
+            normalised.extend(segment.text.chars().filter(|c| is_wildcard || !is_repeated(*c)));
+        }
+        Self::parse(&normalised)
     }
 
     /// The pattern as text.
@@ -243,6 +272,25 @@ mod tests {
         assert!(!matches("room:**", "room.1"));
         assert!(!matches("a.b", "a:b"));
         assert!(matches("**:a:**", "a.b:a:c"), "the first `**` must be able to take more than the least");
+    }
+
+    #[test]
+    fn a_normalised_pattern_has_single_stars_inside_segments() {
+        for (text, normalised) in [
+            ("a.x**y", "a.x*y"),
+            ("**a:**:b**/***c***d", "*a:**:b*/*c*d"),
+            ("a*b.*.**", "a*b.*.**"),
+            ("", ""),
+        ] {
+            assert_eq!(Pattern::normalised(text), Pattern::parse(normalised), "{text}");
+        }
+        assert_eq!(
+            Pattern::normalised("a.***"),
+            Err(InvalidPattern::DoubleStarInside),
+            "neither `*` nor `**`"
+        );
+        assert_eq!(Pattern::normalised(&"*a".repeat(257)), Err(InvalidPattern::TooLong));
+        assert_eq!(Pattern::normalised(&format!("a{}", "*".repeat(512))), Err(InvalidPattern::TooLong));
     }
 
     #[test]
