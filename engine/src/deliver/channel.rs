@@ -7,7 +7,8 @@ use std::task::{Wake, Waker};
 
 use tidings_model::Position;
 
-use super::channels::{Limits, Queue, Registration};
+use super::channels::{Limits, Registration};
+use super::pump::{Queue, Work};
 use super::{Encode, Frame, Lost, Source};
 use crate::Bus;
 use crate::bus::Attachment;
@@ -69,7 +70,7 @@ struct Reader {
 }
 
 /// A reader that is to be woken.
-pub(super) struct ToWake {
+pub(super) struct PendingWake {
     slot: usize,
     pub(super) waker: Waker,
 }
@@ -92,7 +93,7 @@ impl Channel {
             queue,
             stale: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            _attachment: bus.attach(registration.log(), Waker::from(Arc::new(Look(this.clone())))),
+            _attachment: bus.attach(registration.log(), Waker::from(Arc::new(PumpWaker(this.clone())))),
             _registration: registration,
         })
     }
@@ -102,7 +103,7 @@ impl Channel {
         self.stale.store(true, Ordering::SeqCst);
         if !self.queued.swap(true, Ordering::SeqCst) {
             // The send fails only when the pumps have stopped, which means that the server has.
-            let _ = self.queue.send(self.clone());
+            let _ = self.queue.send(Work::Channel(self.clone()));
         }
     }
 
@@ -120,9 +121,9 @@ impl Channel {
 }
 
 /// The waker on the bus: called when the log has changed.
-struct Look(Weak<Channel>);
+struct PumpWaker(Weak<Channel>);
 
-impl Wake for Look {
+impl Wake for PumpWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -246,7 +247,7 @@ impl ChannelState {
     }
 
     /// Ends the channel without a last frame. Returns the readers to wake.
-    pub(super) fn lose(&mut self, lost: Lost) -> Vec<ToWake> {
+    pub(super) fn lose(&mut self, lost: Lost) -> Vec<PendingWake> {
         self.ended.get_or_insert(End::Lost(lost));
         self.to_wake()
     }
@@ -257,16 +258,16 @@ impl ChannelState {
     }
 
     /// All readers that wait to be woken.
-    pub(super) fn to_wake(&self) -> Vec<ToWake> {
+    pub(super) fn to_wake(&self) -> Vec<PendingWake> {
         let waiting = self.readers.iter().enumerate();
         waiting
-            .filter_map(|(slot, reader)| Some(ToWake { slot, waker: reader.as_ref()?.waker.clone()? }))
+            .filter_map(|(slot, reader)| Some(PendingWake { slot, waker: reader.as_ref()?.waker.clone()? }))
             .collect()
     }
 
     /// Removes a reader's waker until it registers another. Drop the result after releasing the lock.
     #[must_use]
-    pub(super) fn forget(&mut self, reader: &ToWake) -> Option<Waker> {
+    pub(super) fn forget(&mut self, reader: &PendingWake) -> Option<Waker> {
         let known = &mut self.readers.get_mut(reader.slot)?.as_mut()?.waker;
         // The slot may have been given to another reader.
         known.take_if(|waker| waker.will_wake(&reader.waker))

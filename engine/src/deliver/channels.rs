@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tidings_model::{LogId, Position, limits};
-use tokio::sync::mpsc;
 
 use super::channel::Channel;
 use super::pump::{self, Pumps};
@@ -91,8 +90,15 @@ impl Channels {
             lost => lost,
         };
         let registration = Registration { registry: Arc::downgrade(&self.registry), log, form };
-        let channel =
-            Channel::new(registration, &self.bus, self.pumps.of(log), self.limits, source, encode, tail);
+        let channel = Channel::new(
+            registration,
+            &self.bus,
+            self.pumps.of(log.get()),
+            self.limits,
+            source,
+            encode,
+            tail,
+        );
         forms.retain(|(known, _)| *known != form);
         forms.push((form, Arc::downgrade(&channel)));
         drop(logs);
@@ -101,6 +107,11 @@ impl Channels {
         // Records may have been appended since the caller read the tail.
         channel.look();
         Subscription::new(channel, after, stamp)
+    }
+
+    /// The pumps, for rings that share them.
+    pub(super) fn pumps(&self) -> Arc<Pumps> {
+        self.pumps.clone()
     }
 
     /// Number of readers of a log, in all forms.
@@ -176,6 +187,3 @@ impl Drop for Registration {
         }
     }
 }
-
-/// Queue of the channels that a pump has to read.
-pub(super) type Queue = mpsc::UnboundedSender<Arc<Channel>>;

@@ -6,28 +6,44 @@
 //! has no queue and no task. Whoever drives it, a response body or a socket, takes the frames between cursor
 //! and head whenever it can send; while it cannot, the cursor stays where it is.
 //!
+//! What is not stored goes through [`Rings`] instead: frames are published under a name, and a [`Bundle`] has
+//! cursors in the rings of many names. A ring keeps a frame only until its members have taken it. What replaces itself,
+//! so that only the latest is worth sending, goes into a [`Conflated`] inbox of each client.
+//!
 //! Read [`Channels`] (joining a channel), `channel` (ring and readers), `pump` (from the log to the ring),
-//! then [`Subscription`] (from the ring to a reader).
+//! then [`Subscription`] (from the ring to a reader); [`Rings`], `ring` and [`Bundle`]; [`Conflated`]; and [`Inbox`], which is
+//! any of the three.
 //!
 //! Invariants: a reader gets every record after its position, in order, once. It moves from the log to the
 //! ring only at the start of a frame. The memory of a channel is bounded by [`Limits`], whatever its readers
-//! do.
+//! do. What a bundle has not taken pins at most as many bytes as it may be behind. A conflated inbox has one value of a key.
 //! Not here: sockets, framing, time limits for slow readers (`api`).
 
+mod bundle;
 mod channel;
 mod channels;
+mod conflated;
 mod frame_chunks;
+mod inbox;
+mod published;
 mod pump;
+mod ring;
+mod rings;
 mod subscription;
+mod sync;
 
 use futures_util::future::BoxFuture;
 use tidings_model::{CommitNumber, Position};
 
 use crate::log::{Page, ReadError, Record, Span};
 
+pub use bundle::{Bundle, BundleReader, Closed};
 pub use channel::Channel;
 pub use channels::{Channels, Join, Limits};
+pub use conflated::{Conflate, Conflated, ConflatedReader, Full};
 pub use frame_chunks::FrameChunks;
+pub use inbox::Inbox;
+pub use rings::Rings;
 pub use subscription::{Step, Subscription};
 
 /// Where a channel reads its records: a log, or a combination of logs that a capability makes.
@@ -112,6 +128,12 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame that is not of a log.
+    fn ephemeral(bytes: FrameChunks) -> Self {
+        let position = Position::default();
+        Self { bytes, after: position, next: position, records: 0, up_to_date: true, closed: false, stamp: 0 }
+    }
+
     fn of(batch: &Batch<'_>, after: Position, encode: &dyn Encode, stamp: u64) -> Self {
         Self {
             bytes: encode.encode(batch, stamp),
@@ -125,5 +147,9 @@ impl Frame {
     }
 }
 
+#[cfg(test)]
+mod bundle_tests;
+#[cfg(all(test, shuttle))]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,5 @@
-//! Pumps: the tasks that read new records from logs into rings and wake the waiting readers.
+//! Pumps: the tasks that read new records from logs into the rings of channels, and wake the readers of
+//! channels and rings.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,28 +7,47 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use tidings_model::{LogId, Position};
+use tidings_model::Position;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::channel::{Channel, ToWake};
-use super::channels::Queue;
+use super::channel::{Channel, PendingWake};
+use super::ring::{PendingTell, Ring};
 use super::{Batch, Frame, Lost};
 use crate::log::{Boundary, Page, Span};
 
 /// Readers woken before the pump yields. A wake-up may write to a socket, so other tasks must get their turn.
 const WAKES_PER_TURN: usize = 64;
 
-/// The pump tasks. A channel is always served by the same one.
+/// Queue of what a pump has to do.
+pub(super) type Queue = mpsc::UnboundedSender<Work>;
+
+/// What a pump has to do.
+pub(super) enum Work {
+    /// Read the log of a channel.
+    Channel(Arc<Channel>),
+    /// Tell the members of a ring of new frames.
+    Ring(Arc<Ring>),
+}
+
+/// The pump tasks. A channel or ring is always served by the same one.
 pub(super) struct Pumps {
     queues: Vec<Queue>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Pumps {
-    pub(super) fn of(&self, log: LogId) -> Queue {
-        self.queues[log.get() as usize % self.queues.len()].clone()
+    /// The queue for the channels of a log, or for a ring, by number.
+    pub(super) fn of(&self, number: u64) -> Queue {
+        self.queues[number as usize % self.queues.len()].clone()
     }
+}
+
+/// A pump that nobody runs but the test.
+#[cfg(all(test, shuttle))]
+pub(super) fn by_hand() -> (Pumps, mpsc::UnboundedReceiver<Work>) {
+    let (queue, work) = mpsc::unbounded_channel();
+    (Pumps { queues: vec![queue], tasks: Vec::new() }, work)
 }
 
 impl Drop for Pumps {
@@ -48,14 +68,13 @@ pub(super) fn start() -> Pumps {
     Pumps { queues, tasks }
 }
 
-/// Serves the channels of one queue. A channel is queued at most once, so the number of channels bounds the
-/// queue.
-async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
+/// Serves the channels and rings of one queue. Each is queued at most once, so their number bounds the queue.
+async fn run(mut queue: mpsc::UnboundedReceiver<Work>) {
     let mut working = FuturesUnordered::new();
     loop {
         tokio::select! {
-            channel = stale.recv() => match channel {
-                Some(channel) => working.push(serve(channel)),
+            work = queue.recv() => match work {
+                Some(work) => working.push(serve(work)),
                 None => return,
             },
             Some(()) = working.next() => {}
@@ -63,8 +82,27 @@ async fn run(mut stale: mpsc::UnboundedReceiver<Arc<Channel>>) {
     }
 }
 
+async fn serve(work: Work) {
+    match work {
+        Work::Channel(channel) => serve_channel(channel).await,
+        Work::Ring(ring) => fan_out(&ring).await,
+    }
+}
+
+/// Tells the members of a ring that it has frames for them. What is published meanwhile queues the ring again.
+async fn fan_out(ring: &Arc<Ring>) {
+    for some in ring.to_tell().chunks(WAKES_PER_TURN) {
+        for PendingTell { bundle, slot } in some {
+            if catch_unwind(AssertUnwindSafe(|| bundle.tell(ring, *slot))).is_err() {
+                bundle.forget_waker();
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Brings a channel up to date. If that panics, its readers are told that it is lost; other channels go on.
-async fn serve(channel: Arc<Channel>) {
+async fn serve_channel(channel: Arc<Channel>) {
     let bringing = AssertUnwindSafe(bring_up_to_date(&channel)).catch_unwind();
     if bringing.await.is_err() {
         let readers = channel.lock().lose(Lost::Failed);
@@ -74,7 +112,7 @@ async fn serve(channel: Arc<Channel>) {
 
 /// Wakes a reader, which may write to its socket on this task. A waker that panics is removed; other readers
 /// are unaffected.
-fn wake(channel: &Channel, reader: &ToWake) {
+fn wake(channel: &Channel, reader: &PendingWake) {
     if catch_unwind(AssertUnwindSafe(|| reader.waker.wake_by_ref())).is_err() {
         // Dropped only after the lock is released.
         let _forgotten = channel.lock().forget(reader);

@@ -41,7 +41,7 @@ enum ReadState {
     Ring(u64),
 }
 
-/// The result of polling a subscription.
+/// The result of polling a subscription or a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// At least one frame was taken.
@@ -50,6 +50,8 @@ pub enum Step {
     Closed,
     /// The log cannot be read any more, or not from the reader's position.
     Lost(Lost),
+    /// The reader of a bundle is more bytes behind than it may be.
+    TooSlow,
 }
 
 impl Subscription {
