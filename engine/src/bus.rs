@@ -2,6 +2,12 @@
 //!
 //! A wake-up carries no data; it only says that the log is worth reading again. Listeners read the log
 //! itself, so a lost wake-up only delays them, and several wake-ups may be coalesced into one.
+//!
+//! [`messages`] is for what is not stored and has to reach other nodes.
+
+#[cfg(feature = "contract-suite")]
+pub mod contract;
+pub mod messages;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

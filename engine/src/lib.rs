@@ -1,7 +1,8 @@
 //! The engine: logs, commits, wake-ups and live delivery, independent of any capability.
 //!
 //! Read [`log`] first (many logs, one atomic durable commit), then [`follow`] (delivery in the background
-//! from stored cursors), [`journal`] (one log of all events of a project), [`bus`] (who is woken when), [`deliver`] (encoded once, heard by all who are connected), [`matching`]
+//! from stored cursors), [`journal`] (one log of all events of a project), [`bus`] (who is woken when), [`deliver`]
+//! (encoded once, heard by all who are connected), [`matching`]
 //! (patterns to subscribers), [`duty`] (work that one node does alone), [`detach_on_drop`] (writes that outlive their
 //! request), [`clock`], [`rng`] and [`metrics`].
 //!

@@ -74,7 +74,7 @@ pub struct Gauge(Arc<AtomicI64>);
 
 /// Adds one to a gauge for as long as it lives.
 #[derive(Debug)]
-pub struct Held(Gauge);
+pub struct GaugeGuard(Gauge);
 
 /// Counts observations by upper bound. Clones share the same counts.
 #[derive(Clone, Debug)]
@@ -242,13 +242,13 @@ impl Gauge {
     }
 
     /// Adds one until the returned guard is dropped.
-    pub fn hold(&self) -> Held {
+    pub fn hold(&self) -> GaugeGuard {
         self.add(1);
-        Held(self.clone())
+        GaugeGuard(self.clone())
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1);
     }

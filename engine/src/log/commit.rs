@@ -5,21 +5,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidings_model::{CommitNumber, LogId, Position, Producer};
 
-use super::{HasTable, StateMachine};
+use super::{HasTable, RowChange, StateMachine};
 
-/// Operations and changes that hold together or not at all. Operations take effect in their order; the
-/// changes of one commit are validated against what was before it, so they must not build on each other.
+/// Operations, changes of tables and changes of cold rows that hold together or not at all. Operations and changes of rows take
+/// effect in their order; the changes of tables are validated against what was before the commit, so they must not build on each
+/// other.
 #[derive(Clone, Debug)]
 pub struct Commit<C> {
     /// Operations on logs, in the order in which they take effect.
     pub operations: Vec<Operation>,
     /// Changes of the capability's own tables.
     pub changes: Vec<C>,
+    /// Changes of cold rows, in the order in which they take effect.
+    pub rows: Vec<RowChange>,
 }
 
 impl<C> Default for Commit<C> {
     fn default() -> Self {
-        Self { operations: Vec::new(), changes: Vec::new() }
+        Self { operations: Vec::new(), changes: Vec::new(), rows: Vec::new() }
     }
 }
 
@@ -43,9 +46,17 @@ impl<C> Commit<C> {
         self
     }
 
+    /// Adds a change of cold rows.
+    #[must_use]
+    pub fn with_row(mut self, change: RowChange) -> Self {
+        self.rows.push(change);
+        self
+    }
+
     /// The same commit for a catalog that contains the table `P`.
     pub fn wrapped<T: HasTable<P>, P: StateMachine<Change = C>>(self) -> Commit<T::Change> {
-        Commit { operations: self.operations, changes: self.changes.into_iter().map(T::wrap).collect() }
+        let Self { operations, changes, rows } = self;
+        Commit { operations, changes: changes.into_iter().map(T::wrap).collect(), rows }
     }
 
     /// Adds a reference to the records of the last operation, which must be an append, to a journal: a log

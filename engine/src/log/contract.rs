@@ -2,7 +2,9 @@
 //!
 //! A store implements [`Subject`] in its tests and calls [`log_contract!`](crate::log_contract) with a
 //! function that creates an empty one. The suite has a small capability of its own, [`Notes`], so that it can
-//! check that changes of tables and operations on logs are committed together.
+//! check that changes of tables and operations on logs are committed together. What it says about cold rows is in [`rows`].
+
+pub mod rows;
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -6,13 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_model::LogId;
 
 use super::{
     ChangeFeed, Commit, CommitError, Commits, Committed, Logs, Memory, Observer, Operation, Page, ReadError,
-    ReadsTable, Refused, Span, StateMachine, Status, StoreError,
+    ReadsTable, Refused, Row, RowSpan, RowTable, Rows, Span, StateMachine, Status, StoreError,
 };
 
 /// A store under the contract suite of a capability.
@@ -127,6 +128,16 @@ impl<P: StateMachine, S: StandIn<Store: Commits<P>>> Commits<P> for S {
             committed
         }
         .boxed()
+    }
+}
+
+impl<S: StandIn<Store: Rows>> Rows for S {
+    fn row<'a>(&'a self, table: RowTable, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        self.store().row(table, key)
+    }
+
+    fn rows(&self, table: RowTable, span: RowSpan) -> BoxFuture<'_, Result<Vec<Row>, StoreError>> {
+        self.store().rows(table, span)
     }
 }
 

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
 use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::plan::{Effect, Known, Overlay, Plan, Stored, View, records};
+use super::rows::take_into;
 use super::{
     ChangeFeed, Commit, CommitError, Commits, Committed, HasTable, LogState, LogTotals, Logs, Observer,
-    Observers, Of, Page, ReadError, ReadsTable, Record, Refusal, Refused, Span, StateMachine, Status,
-    StoreError,
+    Observers, Of, Page, ReadError, ReadsTable, Record, Refusal, Refused, Row, RowChange, RowSpan, RowTable,
+    Rows, Span, StateMachine, Status, StoreError,
 };
 use crate::{Bus, Clock};
 
@@ -36,6 +38,7 @@ struct Content<T: StateMachine> {
     logs: HashMap<LogId, Log>,
     ended: HashSet<LogId>,
     tables: T,
+    rows: BTreeMap<(RowTable, Bytes), Bytes>,
     observers: Observers<T>,
 }
 
@@ -59,6 +62,7 @@ impl<T: StateMachine> Memory<T> {
             logs: HashMap::new(),
             ended: HashSet::new(),
             tables: T::default(),
+            rows: BTreeMap::new(),
             observers: Observers::default(),
         };
         Self {
@@ -93,6 +97,9 @@ impl<T: StateMachine> Memory<T> {
     }
 
     fn commit_now(&self, commit: Commit<T::Change>) -> Result<Committed, CommitError<Refused<T>>> {
+        for change in &commit.rows {
+            change.validate_size().map_err(CommitError::Store)?;
+        }
         let now = self.shared.clock.now();
         let mut content = self.shared.content.write().expect("nobody panics while writing");
         for change in &commit.changes {
@@ -109,6 +116,9 @@ impl<T: StateMachine> Memory<T> {
         for change in commit.changes {
             observers.tell(&change);
             tables.apply(change);
+        }
+        for change in commit.rows {
+            content.change_rows(change);
         }
         drop(content);
         for log in overlay.into_keys() {
@@ -139,6 +149,26 @@ impl<T: StateMachine> Logs for Memory<T> {
 
     fn accepting(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+impl<T: StateMachine> Rows for Memory<T> {
+    fn row<'a>(&'a self, table: RowTable, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        let value = self.content().rows.get(&(table, Bytes::copy_from_slice(key))).cloned();
+        std::future::ready(Ok(value)).boxed()
+    }
+
+    fn rows(&self, table: RowTable, mut span: RowSpan) -> BoxFuture<'_, Result<Vec<Row>, StoreError>> {
+        let mut rows = Vec::new();
+        if span.from < span.to {
+            let within = (table, span.from.clone())..(table, span.to.clone());
+            for ((_, key), value) in self.content().rows.range(within) {
+                if !take_into(&mut rows, &mut span, Row { key: key.clone(), value: value.clone() }) {
+                    break;
+                }
+            }
+        }
+        std::future::ready(Ok(rows)).boxed()
     }
 }
 
@@ -207,6 +237,20 @@ impl<T: StateMachine> View for Content<T> {
 }
 
 impl<T: StateMachine> Content<T> {
+    fn change_rows(&mut self, change: RowChange) {
+        match change {
+            RowChange::Put { table, key, value } => {
+                self.rows.insert((table, key), value);
+            }
+            RowChange::Delete { table, key } => {
+                self.rows.remove(&(table, key));
+            }
+            RowChange::Floor { table, prefix, below } => {
+                self.rows.retain(|(of, key), _| !(*of == table && key.starts_with(&prefix) && *key < below));
+            }
+        }
+    }
+
     fn apply(&mut self, effect: Effect, number: CommitNumber, now: Timestamp) {
         match effect {
             Effect::Created { log, tail } => {

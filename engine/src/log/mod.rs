@@ -1,7 +1,7 @@
 //! The log contract: many logs, one atomic durable commit.
 //!
 //! A [`Commit`] carries any number of operations on any number of logs, with the conditions they rest on,
-//! and a capability's own changes. A store promises of it:
+//! a capability's own changes, and changes of cold rows. A store promises of it:
 //!
 //! 1. **All or nothing.** Either every operation and change of the commit holds, or none does.
 //! 2. **Acknowledged = durable.** `commit` returns `Ok` only when the commit survives a power cut.
@@ -17,9 +17,11 @@
 //!    references like others, and trimming takes nothing away from that.
 //! 9. **Observers are told what is applied**, in the order of commits, when it is durable and before anybody sees it or is
 //!    answered.
+//! 10. **Cold rows are written blindly.** A commit is never refused for what its changes of rows find. They take effect in
+//!     the order of commits, and within a commit in their order, and are visible exactly when the commit is.
 //!
 //! Read [`commit`] (what can be asked), [`state`] and [`plan`] (how it is validated; pure), [`store`] (the traits),
-//! [`observe`] (how caches follow tables), then [`memory`], the implementation that tests run on, and [`snapshot`], how tables
+//! [`observe`] (how caches follow tables), [`rows`] (table rows that are too many for memory), then [`memory`], the implementation that tests run on, and [`snapshot`], how tables
 //! are written down while they change. `contract` is the suite every store runs, and `fixture` what
 //! the suites of capabilities run on.
 //!
@@ -34,6 +36,7 @@ pub mod memory;
 pub mod observe;
 pub mod plan;
 pub mod record;
+pub mod rows;
 pub mod snapshot;
 pub mod state;
 pub mod store;
@@ -44,6 +47,7 @@ pub use commit::{
 pub use memory::Memory;
 pub use observe::{ChangeFeed, Observer, Observers};
 pub use record::{Boundary, LogTotals, Origin, Page, Record, Span, Status};
+pub use rows::{Row, RowChange, RowSpan, RowTable, Rows};
 pub use snapshot::{BeforeImages, SnapshotMap, Snapshots};
 pub use state::{LogParts, LogState, ProducerRefusal, Refusal, Validated};
 pub use store::{

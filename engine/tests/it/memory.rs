@@ -11,3 +11,4 @@ async fn empty() -> Memory<Notes> {
 }
 
 tidings_engine::log_contract!(empty);
+tidings_engine::rows_contract!(empty);
