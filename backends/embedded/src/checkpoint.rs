@@ -16,6 +16,7 @@ use crate::codec::{Checksum, DecodeError, Reader, Writer, checksum};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
 use crate::field::Field;
+use crate::rows::RowFileName;
 use crate::state::{Memtable, Reached, Slot, StoreState};
 use crate::stored_state::{Numbers, StoredState};
 use crate::wal::{End, KnownLog, LogFile};
@@ -27,7 +28,7 @@ pub const MANIFEST: &str = "MANIFEST";
 const MANIFEST_NEW: &str = "MANIFEST.new";
 
 const MAGIC: &[u8; 8] = b"tidingsM";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 const CREATED: u8 = 1;
 const STAMPED: u8 = 2;
@@ -54,7 +55,7 @@ pub struct Manifest {
     pub era: u16,
     /// Whether the files are a copy: the era is then raised when they are opened.
     pub copied: bool,
-    /// Last commit that segments and checkpoint contain.
+    /// Last commit that segments, files of rows and checkpoint contain.
     pub applied: CommitNumber,
     /// Checksum of the frame of the commit `applied`.
     pub chain: u32,
@@ -64,6 +65,8 @@ pub struct Manifest {
     pub deltas: Vec<u64>,
     /// Numbers of the segments, oldest first.
     pub segments: Vec<u64>,
+    /// Files of rows, oldest first.
+    pub rows: Vec<RowFileName>,
     /// Files of the write-ahead log, oldest first. A file is named before its first frame is written, and is
     /// no longer named when it is overwritten.
     pub log: Vec<LogFile>,
@@ -137,6 +140,11 @@ impl Manifest {
             out.number(files.len() as u64);
             files.iter().for_each(|&file| out.number(file));
         }
+        out.number(self.rows.len() as u64);
+        for RowFileName { number, sum } in &self.rows {
+            out.number(*number);
+            out.fixed32(*sum);
+        }
         out.number(self.next_file);
         out.number(self.log.len() as u64);
         for LogFile { number, sequence, salt, last } in &self.log {
@@ -159,6 +167,9 @@ impl Manifest {
         let mut files =
             || (0..reader.count()?).map(|_| reader.number()).collect::<Result<Vec<_>, DecodeError>>();
         let (deltas, segments) = (files()?, files()?);
+        let rows = (0..reader.count()?)
+            .map(|_| Ok(RowFileName { number: reader.number()?, sum: reader.fixed32()? }))
+            .collect::<Result<_, DecodeError>>()?;
         let next_file = reader.number()?;
         let log = (0..reader.count()?)
             .map(|_| {
@@ -167,7 +178,7 @@ impl Manifest {
             })
             .collect::<Result<_, DecodeError>>()?;
         let reached = End { number: reader.commit()?, chain: reader.fixed32()? };
-        Ok(Self { era, copied, applied, chain, base, deltas, segments, log, reached, next_file })
+        Ok(Self { era, copied, applied, chain, base, deltas, segments, rows, log, reached, next_file })
     }
 }
 

@@ -7,7 +7,7 @@
 //! different frames. A refused commit is answered when the frame it was validated in is durable, because the
 //! refusal may depend on that frame.
 //!
-//! Read [`Committer::run`], then [`Job`] and [`Batch`].
+//! Read [`Committer::run`], then [`Batch`]; a [`Job`] is a commit in the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -16,20 +16,18 @@ use std::sync::atomic::Ordering;
 
 use tidings_engine::Clock;
 use tidings_engine::log::plan::{Known, Overlay, Plan, View};
-use tidings_engine::log::{
-    Commit, CommitError, Committed, Conditions, LogState, Of, Operation, Record, Refusal, Refused, Status,
-    StoreError,
-};
-use tidings_model::{CommitNumber, Era, LogId, Position, Timestamp};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tidings_engine::log::{CommitError, Committed, Of, Operation, Record, Refusal, StoreError};
+use tidings_model::{CommitNumber, Era, LogId, Timestamp};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::disk::Disk;
 use crate::error::is_transient;
-use crate::field::Field;
 use crate::files::Files;
 use crate::frame::Frame;
+use crate::job::{Job, Reply, ReplySender, StoredRead};
 use crate::maintenance::Maintenance;
 use crate::metrics::Counts;
+use crate::rows::RowWrite;
 use crate::state::StoreState;
 use crate::store::{Options, StoreInner};
 use crate::stored_state::{Access, StoredState};
@@ -41,53 +39,6 @@ const WAL_FILES: usize = 3;
 const FRAME_BYTES: usize = 1 << 20;
 /// Number of commits from which a frame takes no further one.
 const FRAME_COMMITS: usize = 4096;
-
-/// A commit in the queue.
-pub(crate) struct Job<T: StoredState> {
-    pub(crate) commit: Commit<T::Change>,
-    /// Records that the commit's references refer to, by index of the operation.
-    pub(crate) stored: HashMap<usize, StoredRead>,
-    /// Encoded changes, in order; `None` for a precondition, which is validated and not written.
-    pub(crate) written: Written,
-    /// Upper bound of the bytes it takes in a frame.
-    pub(crate) size: usize,
-    /// Its share of the queue's bytes.
-    pub(crate) share: OwnedSemaphorePermit,
-    pub(crate) answer: ReplySender<T>,
-}
-
-/// Encoded changes of a commit; `None` for a precondition.
-pub(crate) type Written = Vec<Option<Vec<u8>>>;
-
-/// Encodes the changes of a commit. The caller's task does this, to keep it off the committer thread.
-pub(crate) fn written<T: StoredState>(commit: &Commit<T::Change>) -> Written {
-    let write = |change: &T::Change| {
-        let mut bytes = Vec::new();
-        change.put(&mut bytes);
-        bytes
-    };
-    commit.changes.iter().map(|change| (!T::is_precondition(change)).then(|| write(change))).collect()
-}
-
-/// Records that a reference refers to, as they were when read.
-pub(crate) struct StoredRead {
-    pub(crate) log: LogId,
-    pub(crate) through: Position,
-    pub(crate) status: Status,
-    pub(crate) records: Vec<Record>,
-}
-
-/// Reply to a queued commit.
-pub(crate) enum Reply<T: StoredState> {
-    /// The commit was made or refused.
-    Done(Answer<T>),
-    /// A record that it refers to has changed since it was read. The caller reads again and retries.
-    Stale(Commit<T::Change>, Written),
-}
-
-/// Channel to the caller that waits for the reply.
-type ReplySender<T> = oneshot::Sender<Reply<T>>;
-pub(crate) type Answer<T> = Result<Committed, CommitError<Refused<T>>>;
 
 /// The committer thread.
 pub(crate) struct Committer<T: StoredState> {
@@ -153,6 +104,7 @@ enum Space {
 struct Accepted<T: StoredState> {
     plan: Plan,
     changes: Vec<(T::Change, Vec<u8>)>,
+    rows: Vec<RowWrite>,
     /// Held until the commit is made.
     _share: OwnedSemaphorePermit,
     answer: ReplySender<T>,
@@ -252,6 +204,7 @@ impl<T: StoredState> Committer<T> {
         let Job { commit, stored, written, size: _, share, answer } = job;
         let takes_space = || {
             commit.operations.iter().any(takes_space)
+                || written.rows.takes_space
                 || commit.changes.iter().any(|change| state.tables.takes_space(change))
         };
         if batch.space == Space::Low && takes_space() {
@@ -273,15 +226,17 @@ impl<T: StoredState> Committer<T> {
         };
         batch.frame.effects(&plan.effects);
         let mut changes = Vec::with_capacity(commit.changes.len());
-        for (change, bytes) in commit.changes.into_iter().zip(written) {
+        for (change, bytes) in commit.changes.into_iter().zip(written.changes) {
             let Some(bytes) = bytes else { continue };
             batch.frame.change(&bytes);
             changes.push((change, bytes));
         }
+        batch.frame.rows(&written.rows.encoded);
+        let rows = written.rows.writes;
         for (access, key) in keys {
             batch.claim(access, key);
         }
-        batch.accepted.push(Accepted { plan, changes, _share: share, answer });
+        batch.accepted.push(Accepted { plan, changes, rows, _share: share, answer });
     }
 
     /// Makes a batch durable, then visible, then sends the replies.
@@ -363,7 +318,7 @@ impl<T: StoredState> Committer<T> {
         let mut state = self.shared.write();
         (state.last_commit, state.chain) = (batch.number, self.wal.chain());
         let mut answers = Vec::with_capacity(batch.accepted.len());
-        for Accepted { plan, changes, answer, .. } in batch.accepted.drain(..) {
+        for Accepted { plan, changes, rows, answer, .. } in batch.accepted.drain(..) {
             for effect in plan.effects {
                 self.counts.effect(&effect);
                 state.apply(effect, batch.number, batch.now);
@@ -371,6 +326,7 @@ impl<T: StoredState> Committer<T> {
             for (change, bytes) in changes {
                 state.change(change, &bytes);
             }
+            state.change_rows(rows);
             answers.push((answer, Committed { number: batch.number, outcomes: plan.outcomes }));
         }
         let full = state.memtable_bytes >= self.options.memtable_bytes || self.wal.full_files() >= WAL_FILES;
@@ -411,57 +367,11 @@ impl<T: StoredState> Batch<T> {
     }
 }
 
-impl StoredRead {
-    /// Whether reading now would give other records.
-    fn is_stale<T: StoredState>(&self, state: &StoreState<T>, batch: &Overlay) -> bool {
-        let visible = || state.logs.get(self.log).map(|slot| slot.state.status());
-        let now = match batch.get(&self.log) {
-            Some(known) => known.as_ref().map(LogState::status),
-            None => visible(),
-        };
-        // A log that no longer exists is reported by validation.
-        now.is_some_and(|now| {
-            let grown = self.through > self.status.tail && now.tail != self.status.tail;
-            grown || now.floor != self.status.floor
-        })
-    }
-}
-
 fn takes_space(operation: &Operation) -> bool {
     match operation {
         Operation::Create { .. } | Operation::Append(_) | Operation::Refer(_) => true,
         Operation::Trim { .. } | Operation::Delete(_) => false,
     }
-}
-
-/// Upper bound of the bytes that a commit takes in a frame.
-pub(crate) fn size<C>(commit: &Commit<C>, stored: &HashMap<usize, StoredRead>, written: &Written) -> usize {
-    /// Bytes of an item without payloads: a tag, and a few numbers and positions.
-    const ITEM: usize = 64;
-    let payloads = |operation: &Operation| match operation {
-        Operation::Append(append) => append.payloads.len(),
-        _ => 0,
-    };
-    let operation = |operation: &Operation| match operation {
-        Operation::Append(append) => {
-            let Conditions { producer, order, tail: _ } = &append.conditions;
-            let producer = producer.as_ref().map_or(0, |producer| producer.id.as_str().len());
-            let order = order.as_ref().map_or(0, |order| order.len());
-            let records = append.payloads.iter().map(|payload| payload.len() + ITEM).sum::<usize>();
-            2 * ITEM + producer + order + records
-        }
-        Operation::Refer(refer) => {
-            let of = match refer.of {
-                Of::Append(place) => commit.operations.get(place).map_or(0, payloads),
-                Of::Stored { .. } => 0,
-            };
-            (1 + of) * ITEM + refer.into.len() * 10
-        }
-        Operation::Create { .. } | Operation::Trim { .. } | Operation::Delete(_) => ITEM,
-    };
-    let stored = stored.values().flat_map(|read| &read.records).map(|record| record.payload.len() + ITEM);
-    let changes = written.iter().flatten().map(|bytes| bytes.len() + ITEM);
-    commit.operations.iter().map(operation).sum::<usize>() + stored.sum::<usize>() + changes.sum::<usize>()
 }
 
 /// Returns the next commit, polling a few times before it blocks: a client that was just answered often has

@@ -73,6 +73,8 @@ pub struct Folder {
     root: Arc<OwnedFd>,
     /// Identity of the lock file that this process holds; `None` if it holds no lock.
     lock: Option<FileIdentity>,
+    /// The lock file itself: it stays locked while anybody uses the folder.
+    _held: Option<Arc<fs::File>>,
 }
 
 /// Device and inode, which identify a file on this machine.
@@ -87,7 +89,7 @@ impl Folder {
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let root = rustix::fs::open(&path, DIRECTORY, Mode::empty())?;
-        Ok(Self { path, root: Arc::new(root), lock: None })
+        Ok(Self { path, root: Arc::new(root), lock: None, _held: None })
     }
 
     /// Opens a folder, creating it if needed. Only this user may read it, because a store holds keys.
@@ -108,9 +110,10 @@ impl Folder {
         Ok(rustix::fs::openat(&*self.root, LOCK, flags, FILE_MODE)?.into())
     }
 
-    /// Returns the same folder, guarded: it refuses changes once its lock file is no longer this one.
-    pub(crate) fn guarded_by(&self, lock: &fs::File) -> io::Result<Self> {
-        Ok(Self { lock: Some(identity(&rustix::fs::fstat(lock)?)), ..self.clone() })
+    /// Returns the same folder, guarded: it refuses changes once its lock file is no longer this one, and keeps it locked.
+    pub(crate) fn guarded_by(&self, lock: &Arc<fs::File>) -> io::Result<Self> {
+        let identity = identity(&rustix::fs::fstat(&**lock)?);
+        Ok(Self { lock: Some(identity), _held: Some(lock.clone()), ..self.clone() })
     }
 
     /// Replaces an error by that of [`Disk::still_held`] if the folder was removed or replaced.

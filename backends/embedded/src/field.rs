@@ -4,7 +4,7 @@
 //! written, and makes both directions from it: a field cannot be written and forgotten when reading. A tag is never used
 //! for another variant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -212,6 +212,16 @@ impl Field for Box<str> {
     }
 }
 
+impl Field for Arc<str> {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.text(self);
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(reader.text()?.into())
+    }
+}
+
 /// Values that are a text with rules.
 macro_rules! texts {
     ($($name:ty),* $(,)?) => {
@@ -295,6 +305,17 @@ impl<K: Field + Ord, V: Field> Field for BTreeMap<K, V> {
 
     fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
         (0..reader.count()?).map(|_| Ok((K::take(reader)?, V::take(reader)?))).collect()
+    }
+}
+
+impl<T: Field + Ord> Field for BTreeSet<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.len().put(out);
+        self.iter().for_each(|value| value.put(out));
+    }
+
+    fn take(reader: &mut Reader) -> Result<Self, DecodeError> {
+        (0..reader.count()?).map(|_| T::take(reader)).collect()
     }
 }
 

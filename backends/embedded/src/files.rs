@@ -11,6 +11,9 @@ use tidings_engine::log::StateMachine;
 use crate::checkpoint::{self, Manifest};
 use crate::disk::Disk;
 use crate::error::is_transient;
+use crate::rows::file::{self as row_file, RowFile};
+use crate::rows::ranges::KeyRanges;
+use crate::rows::writer::RowFileWriter;
 use crate::segment::{self, Segment, broken};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::state::StoreState;
@@ -125,6 +128,31 @@ impl<T: StateMachine> Files<T> {
         let written: io::Result<Option<Arc<Segment>>> = write();
         if !matches!(written, Ok(Some(_))) {
             self.remove_if_there(&segment::file_name(id))?;
+        }
+        written
+    }
+
+    /// Writes a file of rows, at most `entries_max`; returns `None` and leaves no file if `fill` added nothing and there are
+    /// no floors. Removes the file on failure.
+    pub(crate) fn write_rows(
+        &self,
+        entries_max: u64,
+        floors: &KeyRanges,
+        fill: impl FnOnce(&mut RowFileWriter) -> io::Result<()>,
+    ) -> io::Result<Option<Arc<RowFile>>> {
+        let number = self.new_file();
+        let write = || {
+            let mut writer = RowFileWriter::create(&*self.disk, number, entries_max)?;
+            fill(&mut writer)?;
+            if writer.entries() == 0 && floors.is_empty() {
+                return Ok(None);
+            }
+            let name = writer.finish(&*self.disk, floors)?;
+            Ok(Some(Arc::new(RowFile::open(&*self.disk, name).map_err(broken)?)))
+        };
+        let written: io::Result<Option<Arc<RowFile>>> = write();
+        if !matches!(written, Ok(Some(_))) {
+            self.remove_if_there(&row_file::file_name(number))?;
         }
         written
     }

@@ -1,4 +1,4 @@
-//! Flushes a memtable: writes a segment and a delta, then a manifest that names them. The files of the
+//! Flushes a memtable: writes a segment, a file of rows and a delta, then a manifest that names them. The files of the
 //! write-ahead log that held it are then free. When the deltas have outgrown the base, a new base replaces
 //! both.
 
@@ -12,6 +12,8 @@ use tidings_engine::log::plan::Stored;
 
 use crate::checkpoint::{self, store_base, store_delta};
 use crate::files::{Files, Keep};
+use crate::rows::merge::{hiding, is_in};
+use crate::rows::{RowFile, RowLayer};
 use crate::segment_writer::{SegmentWriter, SharedKey};
 use crate::state::{CheckpointBytes, Entry, Memtable};
 use crate::stored_state::{Numbers, StoredState};
@@ -46,14 +48,18 @@ impl<T: StoredState> Flusher<T> {
         self.pool.refill(applied, &|log| self.files.record_log(log))
     }
 
-    /// Records the end of the write-ahead log in the manifest, if it has moved since the manifest was
-    /// written.
+    /// Records the end of the write-ahead log and its files in the manifest, if either has changed since the
+    /// manifest was written.
     pub(crate) fn record_end(&mut self) -> io::Result<()> {
         self.files.disk.still_held()?;
-        if self.files.manifest().reached == self.files.shared.read().end() {
-            return Ok(());
-        }
-        self.pool.record(&|log| self.files.record_log(log))
+        self.pool.record(&|log| {
+            let known = self.files.manifest();
+            // Whatever writes the manifest records the end, but only the pool knows which files are full.
+            if known.reached == self.files.shared.read().end() && known.log == log {
+                return Ok(());
+            }
+            self.files.record_log(log)
+        })
     }
 
     /// Records the end of the log when the store is closed. Ignores errors: earlier ones were reported, and
@@ -79,6 +85,8 @@ impl<T: StoredState> Flusher<T> {
             )?;
         }
         let mut new: Vec<String> = segment.iter().map(|segment| segment.name().to_owned()).collect();
+        let rows = self.write_rows(&memtable.rows).map_err(|error| self.files.give_up(&new, error))?;
+        new.extend(rows.iter().map(|file| file.path().to_owned()));
         let delta = self.files.new_file();
         let written = self.files.write_checkpoint(delta, |disk| store_delta(disk, delta, memtable));
         let bytes = written.map_err(|error| self.files.give_up(&new, error))?;
@@ -87,6 +95,7 @@ impl<T: StoredState> Flusher<T> {
             &new,
             |manifest| {
                 manifest.segments.extend(segment.iter().map(|segment| segment.id));
+                manifest.rows.extend(rows.iter().map(|file| file.name));
                 manifest.deltas.push(delta);
                 (manifest.applied, manifest.chain) = (memtable.last_commit, memtable.chain);
             },
@@ -94,12 +103,32 @@ impl<T: StoredState> Flusher<T> {
                 if let Some(segment) = &segment {
                     state.segments = Arc::new(state.segments.iter().chain([segment]).cloned().collect());
                 }
+                if let Some(rows) = &rows {
+                    state.row_files = Arc::new(state.row_files.iter().chain([rows]).cloned().collect());
+                }
                 while state.memtables.len() > KEPT_MEMTABLES {
                     state.evict();
                 }
                 state.checkpoint.deltas += bytes;
             },
         )
+    }
+
+    /// Writes the changes of rows that matter to older files or are rows.
+    fn write_rows(&self, layer: &RowLayer) -> io::Result<Option<Arc<RowFile>>> {
+        if layer.is_empty() {
+            return Ok(None);
+        }
+        // Merging may replace these meanwhile, by files that have none but their rows.
+        let older = self.files.shared.read().row_files.clone();
+        self.files.write_rows(layer.len() as u64, &hiding(layer.floors(), &older), |writer| {
+            for (key, value) in layer.all() {
+                if value.is_some() || is_in(key, &older) {
+                    writer.push(key, value.as_deref())?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Writes the snapshot that began with a flushed memtable, if one did, as a new base that replaces base

@@ -31,6 +31,7 @@ const REFERRED: u8 = 3;
 const TRIMMED: u8 = 4;
 const ENDED: u8 = 5;
 const CHANGED: u8 = 6;
+const ROWS: u8 = 7;
 
 const GIVEN: u8 = 1;
 const CLOSES: u8 = 2;
@@ -114,6 +115,14 @@ impl Frame {
     pub fn change(&mut self, change: &[u8]) {
         self.bytes.byte(CHANGED);
         self.bytes.bytes(change);
+    }
+
+    /// Adds the changes of cold rows of one commit, as they are encoded.
+    pub fn rows(&mut self, changes: &[u8]) {
+        if !changes.is_empty() {
+            self.bytes.byte(ROWS);
+            self.bytes.bytes(changes);
+        }
     }
 
     /// Completes the frame with its header and padding. `before` is the checksum of the previous frame.
@@ -200,6 +209,8 @@ pub enum Item {
     Effect(Effect),
     /// An encoded change of a capability's tables.
     Change(Bytes),
+    /// Encoded changes of cold rows.
+    Rows(Bytes),
 }
 
 /// A decoded frame.
@@ -277,6 +288,7 @@ impl Reading {
             TRIMMED => Effect::Trimmed { log: reader.log()?, floor: reader.position()? },
             ENDED => Effect::Ended { log: reader.log()? },
             CHANGED => return Ok(Item::Change(reader.bytes()?)),
+            ROWS => return Ok(Item::Rows(reader.bytes()?)),
             _ => return Err(DecodeError),
         }))
     }

@@ -4,11 +4,11 @@
 //! every change of it: records, references and rows of the capabilities' tables. Recent commits are also kept
 //! in memory (the *memtable*). A full memtable is written as an immutable *segment*, sorted by log and
 //! position, together with a *checkpoint* of the logs and tables; the files of the write-ahead log are then
-//! reused.
+//! reused. Cold rows of tables go the same way, from the memtable into files of their own.
 //!
 //! Read [`store`] (the handle), `committer` (the one thread that commits), [`frame`] and [`wal`] (the
 //! write-ahead log), [`state`] (what is in memory), [`segment`] (records on disk), [`checkpoint`] (recovery),
-//! `flush` and `merge` (which write segments), then [`disk`] (all access to files; `simulation` is a disk for
+//! `flush` and `merge` (which write segments), [`rows`] (cold rows), then [`disk`] (all access to files; `simulation` is a disk for
 //! tests).
 //!
 //! Invariants: nothing is visible or acknowledged before its frame is synced. A file is removed only after a
@@ -19,11 +19,15 @@ pub mod checkpoint;
 pub mod codec;
 mod committer;
 pub mod disk;
+mod entities;
 mod error;
 pub mod field;
 mod files;
 mod flush;
+mod folder;
 pub mod frame;
+mod hooks;
+mod job;
 mod lock;
 pub mod log_map;
 mod maintenance;
@@ -31,6 +35,7 @@ mod merge;
 mod metrics;
 mod projects;
 mod rooms;
+pub mod rows;
 pub mod segment;
 pub mod segment_writer;
 mod sessions;
@@ -40,6 +45,7 @@ pub mod state;
 pub mod store;
 pub mod stored_state;
 mod streams;
+mod subscriptions;
 pub mod tools;
 pub mod wal;
 

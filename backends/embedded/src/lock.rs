@@ -2,15 +2,16 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::disk::{Disk, Folder};
 use crate::error::{InFile, OpenError};
 
-/// Keeps other processes out of a store's folder while it is held.
+/// Keeps others out of a store's folder while it is held, and while a store uses [`DirectoryLock::folder`].
 #[derive(Debug)]
 pub struct DirectoryLock {
     folder: Folder,
-    _file: File,
+    file: Arc<File>,
 }
 
 /// Name of the lock file.
@@ -27,14 +28,21 @@ impl DirectoryLock {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(name)),
             Err(TryLockError::Error(error)) => return Err(OpenError::io(&name, error)),
         }
+        let file = Arc::new(file);
         let folder = folder.guarded_by(&file).in_file(&name)?;
         // The folder may have been replaced between opening the lock file and locking it.
         folder.still_held().in_file(&name)?;
-        Ok(Self { folder, _file: file })
+        Ok(Self { folder, file })
     }
 
     /// The locked folder. It refuses to create, rename or remove files once it was replaced.
     pub fn folder(&self) -> Folder {
         self.folder.clone()
+    }
+
+    /// Whether somebody still uses the folder that was handed out.
+    pub fn is_in_use(&self) -> bool {
+        // Beside this lock and its own folder.
+        Arc::strong_count(&self.file) > 2
     }
 }

@@ -1,4 +1,4 @@
-//! The background threads that maintain files: one flushes memtables, one merges segments.
+//! The background threads that maintain files: one flushes memtables, one merges segments and files of rows.
 //!
 //! [`Maintenance`] is the handle. Requests are fields of [`PendingJobs`], guarded by a mutex with a condition
 //! variable; the threads wait for a change of them.
@@ -12,6 +12,7 @@ use crate::error::is_transient;
 use crate::files::Files;
 use crate::flush::Flusher;
 use crate::merge::merge_once;
+use crate::rows;
 use crate::state::Memtable;
 use crate::store::Failure;
 use crate::stored_state::StoredState;
@@ -131,7 +132,7 @@ impl Maintenance {
     }
 
     /// Requests a round of merging, and waits until it is done.
-    pub(crate) fn tend(&self) -> io::Result<()> {
+    pub(crate) fn merge_now(&self) -> io::Result<()> {
         let mut pending = self.jobs.lock();
         pending.rounds += 1;
         let round = pending.rounds;
@@ -204,8 +205,9 @@ fn unless_full(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
-    // Reads and `tidings store check` report a damaged segment. Merging stops; everything else goes on.
-    let mut healthy = true;
+    let give_way = || jobs.let_flush_go_first();
+    let mut segments = Merging { files: "segments", healthy: true };
+    let mut cold_rows = Merging { files: "files of rows", healthy: true };
     loop {
         let idle = |pending: &PendingJobs| pending.rounds == pending.rounds_done && !pending.stop;
         let pending = jobs.wait_while(jobs.lock(), idle);
@@ -214,18 +216,37 @@ fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
         }
         let round = pending.rounds;
         drop(pending);
-        let mut more = healthy;
+        segments.run(jobs, &|| merge_once(files, &give_way));
+        cold_rows.run(jobs, &|| rows::merge::merge_once(files, &give_way));
+        jobs.lock().rounds_done = round;
+        jobs.changed.notify_all();
+    }
+}
+
+/// Merging of one kind of files.
+struct Merging {
+    files: &'static str,
+    /// Whether no damaged file was found. Reads and `tidings store check` report one; merging stops, everything else goes
+    /// on.
+    healthy: bool,
+}
+
+impl Merging {
+    /// Merges until there is nothing left to do, or no space for it.
+    fn run(&mut self, jobs: &Jobs, merge_once: &dyn Fn() -> io::Result<bool>) {
+        let files = self.files;
+        let mut more = self.healthy;
         while more && !jobs.is_over() {
-            more = match merge_once(files, &|| jobs.let_flush_go_first()) {
+            more = match merge_once() {
                 Ok(merged) => merged,
                 // Callers that wait for the round must not wait for space; the next round tries again.
                 Err(error) if is_transient(&error) => {
-                    tracing::warn!(%error, "merging of segments is postponed");
+                    tracing::warn!(%error, "merging of {files} is postponed");
                     false
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::error!(%error, "merging of segments has stopped");
-                    healthy = false;
+                    tracing::error!(%error, "merging of {files} has stopped");
+                    self.healthy = false;
                     false
                 }
                 Err(error) => {
@@ -234,8 +255,6 @@ fn merge<T: StoredState>(files: &Files<T>, jobs: &Jobs) {
                 }
             };
         }
-        jobs.lock().rounds_done = round;
-        jobs.changed.notify_all();
     }
 }
 

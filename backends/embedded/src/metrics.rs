@@ -95,13 +95,24 @@ pub(crate) fn show<T: StoredState>(metrics: &Metrics, shared: &Arc<StoreInner<T>
     gauge("tidings_store_segment_bytes", "Total size of segment files, in bytes.", |shared| {
         shared.read().segments.iter().map(|segment| segment.bytes()).sum::<u64>() as f64
     });
+    gauge("tidings_store_row_files", "Number of files of cold rows.", |shared| {
+        shared.read().row_files.len() as f64
+    });
+    gauge("tidings_store_row_bytes", "Total size of files of cold rows, in bytes.", |shared| {
+        shared.read().row_files.iter().map(|file| file.bytes()).sum::<u64>() as f64
+    });
+    gauge(
+        "tidings_store_row_index_bytes",
+        "Approximate memory of the indexes, filters and floors of files of cold rows, in bytes.",
+        |shared| shared.read().row_files.iter().map(|file| file.resident_bytes()).sum::<u64>() as f64,
+    );
     gauge("tidings_store_available_bytes", "Bytes available on the disk of the data folder.", |shared| {
         shared.disk.available().unwrap_or_default() as f64
     });
     let reads = Arc::downgrade(shared);
     let name = Name {
         name: "tidings_store_disk_reads_total",
-        help: "Reads that memory could not serve alone, so that segment files were read.",
+        help: "Reads of records or rows that memory could not serve alone, so that files were read.",
     };
     let value = move || reads.upgrade().map_or(0.0, |shared| shared.disk_reads() as f64);
     metrics.compute(name, Kind::Counter, &[], value);

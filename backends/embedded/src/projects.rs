@@ -2,7 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tidings_auth::{AdminDigest, Change, Config, Key, Kid, LastKey, Project, ProjectState, Table};
+use tidings_auth::{
+    AdminDigest, Change, Config, Key, Kid, LastKey, Project, ProjectState, Revocation, Subject, Table,
+};
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::field::{Field, stored};
@@ -18,6 +20,7 @@ stored! {
         6 => Forget { project },
         7 => SetAdmin(digest),
         8 => Restore { project, is },
+        9 => Revoke(revocation),
     }
     struct Project { keys, config, state }
     enum ProjectState {
@@ -25,6 +28,11 @@ stored! {
         1 => Removing,
     }
     struct Config { cors_origins, public, hook_sources }
+    struct Revocation { project, subject, topics, at }
+    enum Subject {
+        0 => User(id),
+        1 => Token(id),
+    }
     enum LastKey {
         0 => Stays,
         1 => MayGo,
@@ -64,7 +72,9 @@ impl Field for AdminDigest {
 impl StoredState for Table {
     fn takes_space(&self, change: &Change) -> bool {
         match change {
-            Change::Create { .. } | Change::Configure { .. } | Change::Restore { .. } => true,
+            Change::Create { .. } | Change::Configure { .. } | Change::Restore { .. } | Change::Revoke(_) => {
+                true
+            }
             // A leaked key must be replaceable when the disk is full, and a project has few keys. The digest
             // is set when a server starts.
             Change::AddKey { .. }
@@ -87,7 +97,7 @@ impl StoredState for Table {
 mod tests {
     use super::*;
     use tidings_engine::log::StateMachine;
-    use tidings_model::{Pattern, ProjectId};
+    use tidings_model::{Pattern, ProjectId, Timestamp};
 
     #[test]
     fn a_dump_makes_the_same_table() {
@@ -114,6 +124,18 @@ mod tests {
                 last: LastKey::Stays,
             },
             Change::SetAdmin(AdminDigest([7; 32])),
+            Change::Revoke(Revocation {
+                project: id("a"),
+                subject: Subject::User("alice".into()),
+                topics: None,
+                at: Timestamp::from_millis(7),
+            }),
+            Change::Revoke(Revocation {
+                project: id("a"),
+                subject: Subject::Token("1".into()),
+                topics: Some(vec![Pattern::parse("news/**").expect("a valid glob")]),
+                at: Timestamp::from_millis(8),
+            }),
         ];
         let mut table = Table::default();
         play(&mut table, changes);
@@ -127,6 +149,7 @@ mod tests {
             assert_eq!(table.get(&id("b")).expect("there").state, ProjectState::Removing);
             assert!(table.get(&id("c")).is_none());
             assert_eq!(table.admin(), Some(AdminDigest([7; 32])));
+            assert_eq!(["a", "b"].map(|project| table.revocations(&id(project))), [2, 0]);
         }
     }
 

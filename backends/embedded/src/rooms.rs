@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_model::UserId;
-use tidings_rooms::table::{Back, Row};
+use tidings_rooms::table::{LowerReceipt, Row};
 use tidings_rooms::{Change, Table};
 
 use crate::field::stored;
@@ -19,14 +19,14 @@ stored! {
         6 => Reserve { log, through },
         7 => Collapse { log, positions },
         8 => Prune { log, through },
-        9 => See { log, user, device, through, at, back },
+        9 => See { log, user, device, through, at, lower },
         11 => Forget { log, user, before },
         13 => Kept { log, since },
         14 => Reacted { log, waiting },
     }
-    enum Back {
-        0 => Stay,
-        1 => Go,
+    enum LowerReceipt {
+        0 => Ignore,
+        1 => Store,
     }
     struct Row { project, id, members, reserved, collapsed, kept_since, reacted }
 }
@@ -124,14 +124,14 @@ mod tests {
         Change::Create { log: log(number), row }
     }
 
-    fn see(number: u64, device: &str, through: Position, back: Back) -> Change {
+    fn see(number: u64, device: &str, through: Position, lower: LowerReceipt) -> Change {
         Change::See {
             log: log(number),
             user: user("ann"),
             device: DeviceId::parse(device).expect("an id"),
             through,
             at: Timestamp::from_millis(through.get() as u64),
-            back,
+            lower,
         }
     }
 
@@ -181,12 +181,12 @@ mod tests {
                 Change::Reacted { log: log(1), waiting: false },
                 Change::Reacted { log: log(2), waiting: true },
                 Change::Reacted { log: log(3), waiting: true },
-                see(1, "phone", at(0, 5), Back::Stay),
-                see(1, "phone", at(0, 3), Back::Stay),
-                see(1, "laptop", at(0, 9), Back::Stay),
-                see(1, "laptop", at(0, 2), Back::Go),
-                see(2, "watch", at(0, 1), Back::Stay),
-                see(3, "phone", at(0, 1), Back::Stay),
+                see(1, "phone", at(0, 5), LowerReceipt::Ignore),
+                see(1, "phone", at(0, 3), LowerReceipt::Ignore),
+                see(1, "laptop", at(0, 9), LowerReceipt::Ignore),
+                see(1, "laptop", at(0, 2), LowerReceipt::Store),
+                see(2, "watch", at(0, 1), LowerReceipt::Ignore),
+                see(3, "phone", at(0, 1), LowerReceipt::Ignore),
                 Change::Forget { log: log(2), user: user("ann"), before: Timestamp::from_millis(2) },
                 Change::Remove { log: log(3) },
             ],
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn only_what_makes_the_table_larger_takes_space() {
         let mut table = Table::default();
-        play(&mut table, [create(1, "r", &["ann"]), see(1, "phone", at(0, 1), Back::Stay)]);
+        play(&mut table, [create(1, "r", &["ann"]), see(1, "phone", at(0, 1), LowerReceipt::Ignore)]);
         let members = |add: &[&str], remove: &[&str]| Change::Members {
             log: log(1),
             add: add.iter().map(|id| user(id)).collect(),
@@ -236,14 +236,14 @@ mod tests {
         for grows in [
             create(2, "s", &[]),
             members(&["ann", "bob"], &[]),
-            see(1, "watch", at(0, 1), Back::Stay),
+            see(1, "watch", at(0, 1), LowerReceipt::Ignore),
             Change::Collapse { log: log(1), positions: vec![at(0, 1)] },
         ] {
             assert!(table.takes_space(&grows), "{grows:?}");
         }
         for let_through in [
             members(&["ann"], &["bob"]),
-            see(1, "phone", at(0, 2), Back::Stay),
+            see(1, "phone", at(0, 2), LowerReceipt::Ignore),
             Change::TakeOver { epoch: 1 },
             Change::Remove { log: log(1) },
             Change::Prune { log: log(1), through: at(0, 1) },

@@ -3,7 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tidings_model::LogId;
-use tidings_sessions::table::{Cursor, Expected, Hearing, Is, Progress};
+use tidings_sessions::table::{Cursor, Expected, Progress, SessionIs, SubscriptionState};
 use tidings_sessions::{Change, Subscription, Table};
 use tidings_streams::Change as StreamChange;
 
@@ -22,8 +22,8 @@ stored! {
         9 => RestoreSource { source, id, progress },
         10 => RestoreSession { session, subscriptions },
     }
-    enum Is {
-        0 => There,
+    enum SessionIs {
+        0 => Existing,
         1 => New,
     }
     enum Expected {
@@ -36,7 +36,7 @@ stored! {
         0 => Inline,
         1 => Following { cursor, late },
     }
-    enum Hearing {
+    enum SubscriptionState {
         0 => Active,
         1 => Ended { by },
     }
@@ -115,7 +115,13 @@ mod tests {
         LogId::new(number)
     }
 
-    fn subscribe(session: u64, source: u64, session_is: Is, since: u64, envelope: Option<bool>) -> Change {
+    fn subscribe(
+        session: u64,
+        source: u64,
+        session_is: SessionIs,
+        since: u64,
+        envelope: Option<bool>,
+    ) -> Change {
         Change::Subscribe {
             session: log(session),
             session_is,
@@ -147,22 +153,22 @@ mod tests {
         play(
             &mut table,
             [
-                subscribe(10, 1, Is::New, 5, Some(true)),
-                subscribe(11, 1, Is::New, 5, None),
-                subscribe(10, 2, Is::There, 0, None),
-                subscribe(10, 1, Is::There, 9, Some(false)),
+                subscribe(10, 1, SessionIs::New, 5, Some(true)),
+                subscribe(11, 1, SessionIs::New, 5, None),
+                subscribe(10, 2, SessionIs::Existing, 0, None),
+                subscribe(10, 1, SessionIs::Existing, 9, Some(false)),
                 Change::Advance { source: log(1), was: Cursor::at_rest(at(5)), now: part, version: 2 },
-                subscribe(12, 1, Is::New, 8, None),
+                subscribe(12, 1, SessionIs::New, 8, None),
                 Change::Rest { source: log(2), version: 3, at: at(0) },
                 Change::Expect { source: log(2), expected: Expected::Inline { version: 3 } },
                 Change::Expect { source: log(1), expected: Expected::Following },
                 Change::Expect { source: log(9), expected: Expected::Nobody },
-                subscribe(13, 3, Is::New, 0, Some(true)),
+                subscribe(13, 3, SessionIs::New, 0, Some(true)),
                 Change::Unsubscribe { session: log(13), source: log(3) },
-                subscribe(15, 3, Is::New, 0, Some(true)),
+                subscribe(15, 3, SessionIs::New, 0, Some(true)),
                 Change::Unsubscribe { session: log(15), source: log(3) },
-                subscribe(15, 2, Is::There, 0, None),
-                subscribe(14, 2, Is::New, 4, None),
+                subscribe(15, 2, SessionIs::Existing, 0, None),
+                subscribe(14, 2, SessionIs::New, 4, None),
                 Change::Follow { source: log(2), after: at(30) },
             ],
         );

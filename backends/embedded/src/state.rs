@@ -14,6 +14,7 @@ use tidings_model::{CommitNumber, LogId, Position, Timestamp};
 
 use crate::checkpoint::Delta;
 use crate::log_map::LogMap;
+use crate::rows::{RowFiles, RowLayer, RowWrite};
 use crate::segment::{Segments, take_into};
 use crate::stored_state::{Numbers, StoredState};
 use crate::wal::End;
@@ -34,6 +35,8 @@ pub struct StoreState<T: StateMachine> {
     pub chain: u32,
     /// Logs that have records in the current memtable.
     touched: Vec<LogId>,
+    /// Changes of cold rows in the current memtable.
+    pub rows: RowLayer,
     /// Approximate size of the current memtable in bytes.
     pub memtable_bytes: usize,
     /// Changes for the next checkpoint, other than tails of logs.
@@ -46,6 +49,8 @@ pub struct StoreState<T: StateMachine> {
     pub memtables: VecDeque<Arc<Memtable>>,
     /// Segments, oldest first.
     pub segments: Segments,
+    /// Files of cold rows, oldest first.
+    pub row_files: RowFiles,
 }
 
 /// Sizes of a checkpoint's files, in bytes.
@@ -109,6 +114,8 @@ pub struct Memtable {
     /// Logs that were appended to, with tail and totals. Records that were appended and trimmed within the
     /// memtable are in no run.
     pub reached: Vec<Reached>,
+    /// Changes of cold rows.
+    pub rows: RowLayer,
     /// Changes for the checkpoint, other than tails of logs.
     pub delta: Delta,
     /// Last commit in it.
@@ -180,12 +187,14 @@ impl<T: StoredState> StoreState<T> {
             last_commit: CommitNumber::ZERO,
             chain: 0,
             touched: Vec::new(),
+            rows: RowLayer::default(),
             memtable_bytes: 0,
             delta: Delta::default(),
             checkpoint: CheckpointBytes::default(),
             snapshot: false,
             memtables: VecDeque::new(),
             segments: Arc::default(),
+            row_files: Arc::default(),
         }
     }
 
@@ -251,6 +260,13 @@ impl<T: StoredState> StoreState<T> {
         self.tables.apply(change);
     }
 
+    /// Applies changes of cold rows, which are durable.
+    pub fn change_rows(&mut self, writes: impl IntoIterator<Item = RowWrite>) {
+        for write in writes {
+            self.memtable_bytes += self.rows.apply(write);
+        }
+    }
+
     /// Completes the current memtable and starts another. If the deltas have then outgrown the base, a
     /// snapshot begins.
     pub fn freeze(&mut self) -> Arc<Memtable> {
@@ -269,11 +285,12 @@ impl<T: StoredState> StoreState<T> {
         }
         self.memtable_bytes = 0;
         let delta = std::mem::take(&mut self.delta);
+        let rows = std::mem::take(&mut self.rows);
         let CheckpointBytes { base, deltas, deltas_min } = self.checkpoint;
         let due = !self.snapshot && deltas + delta.bytes() > base.max(deltas_min);
         let snapshot = due.then(|| self.begin_snapshot());
         let (last_commit, chain) = (self.last_commit, self.chain);
-        let memtable = Arc::new(Memtable { runs, reached, delta, last_commit, chain, snapshot });
+        let memtable = Arc::new(Memtable { runs, reached, rows, delta, last_commit, chain, snapshot });
         self.memtables.push_back(memtable.clone());
         memtable
     }

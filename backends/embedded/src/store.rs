@@ -4,34 +4,39 @@
 //! older records, files. Not here: how a commit is validated (`engine::log`) and what is written when
 //! (`committer`, `flush`, `merge`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, TryFutureExt};
 use tidings_engine::log::{
     ChangeFeed, Commit, CommitError, Commits, Committed, HasTable, Logs, Observer, Of, Operation, Page,
-    ReadError, ReadsTable, Refusal, Refused, Span, StateMachine, Status, StoreError,
+    ReadError, ReadsTable, Refusal, Refused, Row, RowChange, RowSpan, RowTable, Rows, Span, StateMachine,
+    Status, StoreError,
 };
 use tidings_engine::{Bus, Clock, Metrics};
 use tidings_model::{Era, LogId, Position};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
-use crate::committer::{Answer, Committer, Job, Reply, StoredRead, Work, size, written};
+use crate::checkpoint::{MANIFEST, load_state};
+use crate::committer::{Committer, Work};
 use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::field::Field;
 use crate::files::Files;
+use crate::folder::{open_row_files, prepare_folder, remove_unnamed_files};
 use crate::frame::{Content, Item};
-use crate::lock::LOCK;
+use crate::job::{Answer, Job, Reply, StoredRead, size, written};
 use crate::maintenance::Maintenance;
 use crate::metrics::{self, Counts};
-use crate::segment::{self, Segment};
+use crate::rows;
+use crate::rows::read::RowPlan;
+use crate::segment::Segment;
 use crate::state::{ReadPlan, StoreState};
 use crate::stored_state::StoredState;
 use crate::wal::{self, Wal};
@@ -99,12 +104,12 @@ pub struct Embedded<T: StoredState> {
 }
 
 /// Weak handle: does not keep the store open.
-pub struct Weakly<T: StoredState> {
+pub struct WeakEmbedded<T: StoredState> {
     shared: Weak<StoreInner<T>>,
     threads: Weak<Threads<T>>,
 }
 
-impl<T: StoredState> Weakly<T> {
+impl<T: StoredState> WeakEmbedded<T> {
     /// Returns a handle if the store is still open.
     pub fn upgrade(&self) -> Option<Embedded<T>> {
         Some(Embedded { shared: self.shared.upgrade()?, threads: self.threads.upgrade()? })
@@ -150,6 +155,7 @@ impl<T: StoredState> Embedded<T> {
         let mut state: StoreState<T> = load_state(&*disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(&*disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
+        state.row_files = open_row_files(&*disk, &manifest)?;
         let known = manifest.known_log();
         let replay = |content| replay(&mut state, content);
         let record = |log, reached| {
@@ -204,8 +210,8 @@ impl<T: StoredState> Embedded<T> {
     }
 
     /// Returns a weak handle.
-    pub fn downgrade(&self) -> Weakly<T> {
-        Weakly { shared: Arc::downgrade(&self.shared), threads: Arc::downgrade(&self.threads) }
+    pub fn downgrade(&self) -> WeakEmbedded<T> {
+        WeakEmbedded { shared: Arc::downgrade(&self.shared), threads: Arc::downgrade(&self.threads) }
     }
 
     /// Bus on which the store wakes listeners of changed logs.
@@ -226,8 +232,8 @@ impl<T: StoredState> Embedded<T> {
 
     /// Runs one round of merging segments and dropping dead ones, where worthwhile, and waits until it is
     /// done.
-    pub fn tend(&self) -> io::Result<()> {
-        self.threads.maintenance.tend()
+    pub fn merge_now(&self) -> io::Result<()> {
+        self.threads.maintenance.merge_now()
     }
 
     /// Reads since the store was opened that memory could not serve alone, so that segment files were read.
@@ -241,7 +247,8 @@ impl<T: StoredState> Embedded<T> {
 
     async fn commit_whole(&self, mut commit: Commit<T::Change>) -> Answer<T> {
         let gone = || CommitError::Store(StoreError::Unavailable("the store has stopped".into()));
-        let mut written = written::<T>(&commit);
+        commit.rows.iter().try_for_each(RowChange::validate_size).map_err(CommitError::Store)?;
+        let mut written = written::<T>(&mut commit);
         loop {
             let stored = self.read_stored(&commit.operations).await?;
             let size = size(&commit, &stored, &written);
@@ -340,13 +347,7 @@ impl<T: StoredState> Logs for Embedded<T> {
             Err(error) => std::future::ready(Err(error)).boxed(),
             Ok(ReadPlan::Disk(read)) => {
                 self.shared.disk_reads.fetch_add(1, Ordering::Relaxed);
-                async move {
-                    let page = tokio::task::spawn_blocking(move || read.run()).await;
-                    let unavailable = |error: String| ReadError::Store(StoreError::Unavailable(error));
-                    let page = page.map_err(|error| unavailable(error.to_string()))?;
-                    page.map_err(|error| unavailable(error.to_string()))
-                }
-                .boxed()
+                off_the_runtime(move || read.run()).map_err(ReadError::Store).boxed()
             }
         }
     }
@@ -360,6 +361,27 @@ impl<T: StoredState> Logs for Embedded<T> {
         }
         let low = self.shared.disk.available().is_ok_and(|space| space < self.shared.reserve_bytes);
         if low || self.threads.maintenance.is_starved() { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+}
+
+impl<T: StoredState> Rows for Embedded<T> {
+    fn row<'a>(&'a self, table: RowTable, key: &'a [u8]) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        let plan = self.shared.read().row(table, key);
+        match plan {
+            RowPlan::Done(value) => std::future::ready(Ok(value)).boxed(),
+            RowPlan::Disk(read) => {
+                self.shared.disk_reads.fetch_add(1, Ordering::Relaxed);
+                off_the_runtime(move || read.run()).boxed()
+            }
+        }
+    }
+
+    fn rows(&self, table: RowTable, span: RowSpan) -> BoxFuture<'_, Result<Vec<Row>, StoreError>> {
+        let read = self.shared.read().rows(table, span);
+        if read.needs_files() {
+            self.shared.disk_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        off_the_runtime(move || read.run()).boxed()
     }
 }
 
@@ -387,69 +409,13 @@ impl<T: StoredState + HasTable<P>, P: StateMachine> Commits<P> for Embedded<T> {
     }
 }
 
-/// Checks the content of the folder, and creates what a store needs.
-fn prepare_folder(disk: &dyn Disk) -> Result<Manifest, OpenError> {
-    let ours = |name: &str| {
-        let folders = [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER].map(|folder| format!("{folder}/"));
-        name.starts_with(MANIFEST) || name == LOCK || folders.iter().any(|folder| folder == name)
-    };
-    let names = disk.list("").in_file("the data folder")?;
-    let manifest = Manifest::load(disk)?;
-    if manifest.is_none()
-        && let Some(name) = names.into_iter().find(|name| !ours(name))
-    {
-        return Err(OpenError::Foreign { folder: "the data folder".to_owned(), name });
-    }
-    for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
-        disk.create_folder(folder).in_file(folder)?;
-    }
-    let manifest = match manifest {
-        Some(manifest) => manifest,
-        None => {
-            refuse_orphans(disk)?;
-            let manifest = Manifest::default();
-            manifest.store(disk).in_file(MANIFEST)?;
-            manifest
-        }
-    };
-    // If the previous process was killed, the folders' entries may not be durable yet. From now on they must
-    // be.
-    for folder in ["", wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
-        disk.sync_folder(folder).in_file(folder)?;
-    }
-    Ok(manifest)
-}
-
-/// Fails if there are files of a store without a manifest: it was lost, and with it the knowledge of what
-/// they contain.
-fn refuse_orphans(disk: &dyn Disk) -> Result<(), OpenError> {
-    for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
-        if !disk.list(folder).in_file(folder)?.is_empty() {
-            let what = format!("it is missing, though there are files in {folder}");
-            return Err(OpenError::damaged(MANIFEST, what));
-        }
-    }
-    Ok(())
-}
-
-/// Removes files that no manifest names, left by an interrupted creation or removal.
-fn remove_unnamed_files(disk: &dyn Disk, manifest: &Manifest) -> Result<(), OpenError> {
-    let known = [
-        (segment::FOLDER, manifest.segments.iter().map(|&id| segment::file_name(id)).collect::<HashSet<_>>()),
-        (
-            checkpoint::FOLDER,
-            manifest.deltas.iter().chain(&manifest.base).map(|&id| checkpoint::file_name(id)).collect(),
-        ),
-    ];
-    for (folder, known) in known {
-        for short in disk.list(folder).in_file(folder)? {
-            let name = format!("{folder}/{short}");
-            if !known.contains(&name) {
-                disk.remove(&name).in_file(&name)?;
-            }
-        }
-    }
-    Ok(())
+/// Runs a read on a thread that may block.
+async fn off_the_runtime<R: Send + 'static>(
+    read: impl FnOnce() -> Result<R, OpenError> + Send + 'static,
+) -> Result<R, StoreError> {
+    let unavailable = |error: String| StoreError::Unavailable(error);
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|error| unavailable(error.to_string()))?.map_err(|error| unavailable(error.to_string()))
 }
 
 pub(crate) fn replay<T: StoredState>(state: &mut StoreState<T>, content: Content) -> Result<(), OpenError> {
@@ -460,6 +426,7 @@ pub(crate) fn replay<T: StoredState>(state: &mut StoreState<T>, content: Content
                 let change = Field::take_whole(crate::codec::Reader(bytes.clone())).in_file(wal::FOLDER)?;
                 state.change(change, &bytes);
             }
+            Item::Rows(bytes) => state.change_rows(rows::change::read(bytes).in_file(wal::FOLDER)?),
         }
     }
     state.last_commit = content.number;

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tidings_streams::table::{Below, Cause};
+use tidings_streams::table::{BelowFloor, Cause};
 use tidings_streams::{
     Change, ContentType, Expiry, Floor, Fork, Owner, Retained, Retention, Segment, Stream, StreamKey,
     StreamState, Table,
@@ -44,8 +44,8 @@ stored! {
     struct Retained { limits, inherited, floor }
     struct Retention { age, bytes, messages }
     struct Floor { position, gone }
-    enum Below {
-        0 => Gone,
+    enum BelowFloor {
+        0 => Trimmed,
         1 => Held,
     }
     enum Cause {

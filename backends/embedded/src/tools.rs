@@ -3,17 +3,24 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidings_engine::log::{Record, Span, Status};
+use bytes::Bytes;
+use tidings_engine::log::{Record, Row, RowSpan, RowTable, Span, Status};
 use tidings_model::{CommitNumber, LogId, Position};
 
 use crate::checkpoint::{self, MANIFEST, Manifest, load_state};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{InFile, OpenError};
+use crate::folder::{FOLDERS, open_row_files};
+use crate::rows::{RowFile, RowFileName};
 use crate::segment::{self, Segment};
 use crate::state::{ReadPlan, StoreState};
 use crate::store::replay;
 use crate::stored_state::StoredState;
 use crate::wal::{self, Cut};
+
+/// Rows of a page, and bytes of their keys and values.
+const PAGE_ROWS: usize = 1024;
+const PAGE_BYTES: usize = 1 << 20;
 
 /// A store as its files are, read and not changed.
 pub struct Snapshot<T: StoredState> {
@@ -34,6 +41,10 @@ pub struct Stats {
     pub segments: usize,
     /// Total size of segments in bytes.
     pub segment_bytes: u64,
+    /// Number of files of cold rows.
+    pub row_files: usize,
+    /// Total size of the files of cold rows in bytes.
+    pub row_bytes: u64,
     /// Number of runs in all segments.
     pub runs: u64,
     /// Total size of the write-ahead log's files in bytes.
@@ -51,6 +62,7 @@ impl<T: StoredState> Snapshot<T> {
         let mut state: StoreState<T> = load_state(disk, &manifest)?;
         let segments = manifest.segments.iter().map(|&id| Segment::open(disk, id).map(Arc::new));
         state.segments = Arc::new(segments.collect::<Result<_, _>>()?);
+        state.row_files = open_row_files(disk, &manifest)?;
         wal::inspect(disk, &manifest.known_log(), |content| replay(&mut state, content))?;
         Ok(Self { state, manifest })
     }
@@ -74,6 +86,12 @@ impl<T: StoredState> Snapshot<T> {
         }
     }
 
+    /// Rows of a table from a key on, one page.
+    pub fn rows(&self, table: RowTable, from: Bytes) -> Result<Vec<Row>, OpenError> {
+        let span = RowSpan { from, rows: PAGE_ROWS, bytes: PAGE_BYTES, ..RowSpan::of_prefix(Bytes::new()) };
+        self.state.rows(table, span).run()
+    }
+
     /// Computes the statistics.
     pub fn stats(&self, disk: &dyn Disk) -> Result<Stats, OpenError> {
         let bytes_in = |folder: &str| -> Result<u64, OpenError> {
@@ -90,6 +108,8 @@ impl<T: StoredState> Snapshot<T> {
             logs: self.state.logs.len(),
             segments: segments.len(),
             segment_bytes: segments.iter().map(|segment| segment.bytes()).sum(),
+            row_files: self.state.row_files.len(),
+            row_bytes: self.state.row_files.iter().map(|file| file.bytes()).sum(),
             runs: segments.iter().map(|segment| segment.runs()).sum(),
             wal_bytes: bytes_in(wal::FOLDER)?,
             checkpoint_bytes: bytes_in(checkpoint::FOLDER)?,
@@ -119,6 +139,12 @@ pub fn check<T: StoredState>(disk: &dyn Disk) -> Vec<OpenError> {
     for &id in &manifest.segments {
         match Segment::open(disk, id) {
             Ok(segment) => check_segment(&segment, &mut problems),
+            Err(error) => problems.push(error),
+        }
+    }
+    for &name in &manifest.rows {
+        match RowFile::open(disk, name) {
+            Ok(file) => problems.extend(file.check()),
             Err(error) => problems.push(error),
         }
     }
@@ -152,7 +178,7 @@ pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError>
             return Err(OpenError::NotEmpty(name));
         }
     }
-    for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
+    for folder in FOLDERS {
         to.create_folder(folder).in_file(folder)?;
     }
     let mut copied = HashSet::new();
@@ -169,7 +195,7 @@ pub fn backup(from: &dyn Disk, to: &dyn Disk) -> Result<CommitNumber, OpenError>
             let cut = Cut::plan_copy(to, &manifest.known_log())?;
             let (log, reached) = (cut.kept(), cut.end);
             cut.make(to)?;
-            for folder in [wal::FOLDER, segment::FOLDER, checkpoint::FOLDER] {
+            for folder in FOLDERS {
                 to.sync_folder(folder).in_file(folder)?;
             }
             Manifest { copied: true, log, reached, ..manifest }.store(to).in_file(MANIFEST)?;
@@ -192,7 +218,8 @@ fn copy_all(
 ) -> Result<Option<String>, OpenError> {
     let segments = manifest.segments.iter().map(|&id| segment::file_name(id));
     let checkpoints = manifest.deltas.iter().chain(&manifest.base).map(|&id| checkpoint::file_name(id));
-    let wanted: HashSet<String> = segments.chain(checkpoints).collect();
+    let rows = manifest.rows.iter().map(RowFileName::path);
+    let wanted: HashSet<String> = segments.chain(checkpoints).chain(rows).collect();
     for name in &wanted {
         if !copied.contains(name) {
             if !copy(from, to, name)? {

@@ -36,7 +36,7 @@ pub const FOLDER: &str = "wal";
 pub const FIRST_FRAME: u64 = 2 * ALIGNMENT as u64;
 
 const MAGIC: &[u8; 8] = b"tidingsW";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Bytes that are read or zeroed at a time.
 const WINDOW: usize = 1 << 20;
 

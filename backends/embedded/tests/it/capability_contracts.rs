@@ -107,7 +107,14 @@ macro_rules! in_every_way {
 in_every_way!(projects, tidings_auth::Table, tidings_auth::projects_contract);
 in_every_way!(streams, tidings_streams::Table, tidings_streams::streams_contract);
 in_every_way!(sessions, super::super::Stored, tidings_sessions::sessions_contract);
+in_every_way!(
+    subscriptions,
+    crate::subscription_tables::Stored,
+    tidings_subscriptions::subscriptions_contract
+);
 in_every_way!(rooms, tidings_rooms::Table, tidings_rooms::rooms_contract);
+in_every_way!(entities, tidings_entities::Table, tidings_entities::entities_contract);
+in_every_way!(hooks, tidings_hooks::Table, tidings_hooks::hooks_contract);
 
 /// The tables of streams and sessions, written down as the server's catalog has them.
 #[derive(Default)]

@@ -14,19 +14,29 @@ use crate::book::{Book, ObservedDisk, small};
 
 /// A store on a disk whose syncs can be blocked.
 #[derive(Clone)]
-struct HoldableStore {
+pub struct HoldableStore {
     store: Embedded<Book>,
     gate: Arc<Gate>,
 }
 
+impl HoldableStore {
+    pub fn open(disk: &SimulatedDisk, options: Options) -> Self {
+        let gate = Arc::new(Gate::default());
+        let passed = gate.clone();
+        let before_sync = Arc::new(move || passed.pass());
+        let disk = ObservedDisk { before_sync, ..ObservedDisk::on(disk.clone()) };
+        let store = Embedded::open(Arc::new(disk), options, Bus::new(), Arc::new(WallClock))
+            .expect("the disk is good");
+        Self { store, gate }
+    }
+
+    pub fn embedded(&self) -> &Embedded<Book> {
+        &self.store
+    }
+}
+
 async fn on(options: Options) -> HoldableStore {
-    let gate = Arc::new(Gate::default());
-    let passed = gate.clone();
-    let before_sync = Arc::new(move || passed.pass());
-    let disk = ObservedDisk { before_sync, ..ObservedDisk::on(SimulatedDisk::new()) };
-    let store =
-        Embedded::open(Arc::new(disk), options, Bus::new(), Arc::new(WallClock)).expect("an empty disk");
-    HoldableStore { store, gate }
+    HoldableStore::open(&SimulatedDisk::new(), options)
 }
 
 mod in_memory {

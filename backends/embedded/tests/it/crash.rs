@@ -14,12 +14,13 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, Options};
 use tidings_engine::log::contract::Note;
 use tidings_engine::log::{
-    Append, Commit, CommitError, Commits, LogTotals, Logs, Of, Operation, Refer, Refusal, Span, StoreError,
-    Then,
+    Append, Commit, CommitError, Commits, LogTotals, Logs, Of, Operation, Refer, Refusal, RowChange, RowSpan,
+    Rows, Span, StoreError, Then,
 };
 use tidings_model::{LogId, Position, Producer, ProducerId};
 
 use crate::book::{Book, open, small};
+use crate::row_model::{RowModel, TABLE, key, random_change};
 
 /// Power cuts in a normal run of the tests; `make test-all` sets more.
 const CUTS: u64 = 500;
@@ -35,6 +36,8 @@ fn cuts() -> u64 {
 struct Model {
     logs: BTreeMap<LogId, ModelLog>,
     notes: u64,
+    /// Rows whose keys begin with the writer's number.
+    rows: RowModel,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +59,9 @@ enum Step {
         stamped: bool,
         close: bool,
         note: bool,
+        rows: Vec<RowChange>,
     },
+    Rows(Vec<RowChange>),
     Publish {
         log: LogId,
         payload: Bytes,
@@ -83,13 +88,15 @@ impl Model {
             Step::Create(log) => {
                 next.logs.insert(*log, ModelLog::default());
             }
-            Step::Append { log, payloads, stamped, close, note } => {
+            Step::Append { log, payloads, stamped, close, note, rows } => {
                 let log = next.logs.get_mut(log).filter(|log| !log.closed)?;
                 log.payloads.extend(payloads.iter().cloned());
                 log.sequence += u64::from(*stamped);
                 log.closed = *close;
                 next.notes += u64::from(*note);
+                rows.iter().for_each(|change| next.rows.apply(change));
             }
+            Step::Rows(changes) => changes.iter().for_each(|change| next.rows.apply(change)),
             Step::Publish { log, payload, into } => {
                 next.logs.get_mut(log).filter(|log| !log.closed)?.payloads.push(payload.clone());
                 for target in into {
@@ -153,8 +160,10 @@ impl Writer {
             if self.rng.u8(..60) == 0 {
                 let (store, flush) = (store.clone(), self.rng.bool());
                 // Fails when the power is cut; the next commit will fail, too.
-                let _ = tokio::task::spawn_blocking(move || if flush { store.flush() } else { store.tend() })
-                    .await;
+                let _ = tokio::task::spawn_blocking(
+                    move || if flush { store.flush() } else { store.merge_now() },
+                )
+                .await;
             }
         }
         self
@@ -167,12 +176,14 @@ impl Writer {
         }
         let log = logs[self.rng.usize(..logs.len())];
         match self.rng.u8(..100) {
-            0..60 => Step::Append {
+            0..12 => Step::Rows(self.row_changes(12)),
+            12..60 => Step::Append {
                 log,
                 payloads: (0..self.rng.usize(1..4)).map(|_| self.payload()).collect(),
                 stamped: self.rng.bool(),
                 close: self.rng.u8(..60) == 0,
                 note: self.rng.u8(..8) == 0,
+                rows: self.row_changes(4),
             },
             60..78 => {
                 let into = logs.iter().copied().filter(|_| self.rng.bool()).collect();
@@ -191,6 +202,11 @@ impl Writer {
         }
     }
 
+    fn row_changes(&mut self, most: usize) -> Vec<RowChange> {
+        let group = self.number as u32;
+        (0..self.rng.usize(..most)).map(|_| random_change(&mut self.rng, group..group + 1)).collect()
+    }
+
     fn payload(&mut self) -> Bytes {
         let length = match self.rng.u8(..20) {
             0 => self.rng.usize(4_000..12_000),
@@ -204,13 +220,14 @@ impl Writer {
     async fn commit(&mut self, store: &Embedded<Book>, step: &Step) -> Option<Commit<Note>> {
         Some(match step {
             Step::Create(log) => Commit::new().with(Operation::create(*log)),
-            Step::Append { log, payloads, stamped, close, note } => {
+            Step::Rows(changes) => Commit { rows: changes.clone(), ..Commit::new() },
+            Step::Append { log, payloads, stamped, close, note, rows } => {
                 let mut append = Append::new(*log, payloads.clone());
                 append.then = if *close { Then::Close } else { Then::StayOpen };
                 if *stamped {
                     append.conditions.producer = Some(self.stamp(*log));
                 }
-                let commit = Commit::new().with(append);
+                let commit = Commit { rows: rows.clone(), ..Commit::new() }.with(append);
                 let key = format!("{}/{}", self.number, self.model.notes);
                 if *note { commit.changing(Note { key, text: "x".into() }) } else { commit }
             }
@@ -273,7 +290,21 @@ impl Writer {
         }
         let note = |n: u64| store.look(|book, _| book.notes.get(&format!("{}/{n}", self.number)).is_some());
         seen.notes = (0..).take_while(|&n| note(n)).count() as u64;
+        seen.rows = self.rows_in(store).await;
         seen
+    }
+
+    /// The rows that the store shows of this writer.
+    async fn rows_in(&self, store: &Embedded<Book>) -> RowModel {
+        let group = self.number as u32;
+        let span = RowSpan::of_prefix(group.to_be_bytes().to_vec().into());
+        let rows = RowModel::in_span(store, span).await.expect("what is there can be read");
+        // Rows that are looked up must agree with those that are listed.
+        for n in (0..200).step_by(9) {
+            let key = key(group, n);
+            assert_eq!(store.row(TABLE, &key).await.expect("readable").as_ref(), rows.0.get(&key));
+        }
+        rows
     }
 
     /// The next sequence number that the store accepts, determined by requests that change nothing.
@@ -315,6 +346,14 @@ impl Writer {
 
 fn difference(model: &Model, seen: &Model) -> String {
     let mut text = format!("notes {} of {}", seen.notes, model.notes);
+    let rows = |one: &Model, other: &Model| {
+        one.rows.0.iter().filter(|(key, value)| other.rows.0.get(*key) != Some(value)).count()
+    };
+    text += &format!(
+        "; {} rows too many or changed, {} missing or changed",
+        rows(seen, model),
+        rows(model, seen)
+    );
     for (log, known) in &model.logs {
         match seen.logs.get(log) {
             Some(found) if found == known => {}
@@ -467,7 +506,7 @@ async fn work_a_while(mut writer: Writer, store: &Embedded<Book>) -> Writer {
         }
         if n % 40 == 39 {
             let store = store.clone();
-            let _ = tokio::task::spawn_blocking(move || store.flush().and_then(|()| store.tend())).await;
+            let _ = tokio::task::spawn_blocking(move || store.flush().and_then(|()| store.merge_now())).await;
         }
     }
     writer

@@ -247,3 +247,33 @@ async fn how_far_the_log_went_is_recorded_while_the_store_runs() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn closing_records_which_files_are_full_even_if_its_end_was_recorded_before() {
+    let disk = SimulatedDisk::new();
+    let options = || Options { memtable_bytes: 32 << 20, ..small() };
+    let store = open(&disk, options()).expect("new");
+    let (kept, dropped) =
+        (store.reserve().await.expect("a number"), store.reserve().await.expect("a number"));
+    let create = Commit::new().with(Operation::create(kept)).with(Operation::create(dropped));
+    store.commit(create).await.expect("created");
+    let append = |log, bytes: usize| Commit::new().with(Append::new(log, vec![Bytes::from(vec![7; bytes])]));
+    store.commit(append(dropped, 100)).await.expect("appended");
+    store.flush().expect("written");
+    store.commit(Commit::new().with(Operation::Delete(dropped))).await.expect("deleted");
+    // There is no space for the file after the next one, so switching to the next one records nothing yet.
+    disk.set_capacity(Some(disk.used() + FILE_BYTES as u64 / 2));
+    let mut last = CommitNumber::default();
+    for _ in 0..8 {
+        last = store.commit(append(kept, 8_000)).await.expect("appended").number;
+    }
+    // Removing the dead segment records the end, but not the files.
+    store.merge_now().expect("removed");
+    let manifest = Manifest::load(&disk).expect("readable").expect("there");
+    assert_eq!(manifest.reached.number, last, "recorded before it is closed");
+    drop(store);
+    disk.set_capacity(None);
+    disk.zero("wal/000002", FIRST_FRAME..FILE_BYTES);
+    let error = open(&disk, options()).err().expect("refused");
+    assert!(error.to_string().contains("wal/000002 is damaged at byte 8192"), "{error}");
+}

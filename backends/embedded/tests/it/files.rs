@@ -120,7 +120,7 @@ async fn every_damaged_file_is_named_and_nothing_wrong_is_read() {
     }
     store.commit(Commit::new().changing(Note { key: "k".into(), text: "v".into() })).await.expect("noted");
     store.flush().expect("written");
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     drop(store);
     assert!(check::<Book>(&disk).is_empty());
     for folder in ["segments", "checkpoint", ""] {
@@ -159,7 +159,7 @@ async fn an_unknown_format_version_is_told() {
     // The version follows eight bytes of magic and is not covered by the checksum.
     disk.rot("MANIFEST", 8);
     let error = open(&disk, small()).err().expect("refused");
-    assert!(matches!(&error, OpenError::Version { name, expected: 5, .. } if name == "MANIFEST"), "{error}");
+    assert!(matches!(&error, OpenError::Version { name, expected: 6, .. } if name == "MANIFEST"), "{error}");
 }
 
 #[tokio::test]
@@ -187,6 +187,21 @@ fn a_folder_in_use_is_told() {
     let error = DirectoryLock::take(folder.path()).expect_err("in use");
     assert!(error.to_string().contains("in use by another process"), "{error}");
     drop(lock);
+    DirectoryLock::take(folder.path()).expect("free again");
+}
+
+#[test]
+fn a_folder_stays_in_use_while_a_store_uses_it_although_the_lock_is_let_go() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = DirectoryLock::take(folder.path()).expect("free");
+    assert!(!lock.is_in_use());
+    let (disk, clock) = (std::sync::Arc::new(lock.folder()), std::sync::Arc::new(tidings_engine::WallClock));
+    let store = Embedded::<Book>::open(disk, small(), tidings_engine::Bus::new(), clock).expect("new");
+    assert!(lock.is_in_use());
+    drop(lock);
+    // Two stores in one folder would replace each other's files.
+    DirectoryLock::take(folder.path()).expect_err("in use");
+    drop(store);
     DirectoryLock::take(folder.path()).expect("free again");
 }
 
@@ -363,7 +378,7 @@ async fn a_damaged_segment_stops_merging_and_nothing_else() {
         append(&store, old, vec![7; 5_000]).await;
         store.flush().expect("written");
     }
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     drop(store);
     let segments = disk.list("segments").expect("listed");
     assert_eq!(segments.len(), 7, "one more makes a merge");
@@ -371,7 +386,7 @@ async fn a_damaged_segment_stops_merging_and_nothing_else() {
     let store = open(&disk, roomy()).expect("the damage is not seen at once");
     append(&store, new, vec![7; 5_000]).await;
     store.flush().expect("written");
-    store.tend().expect("the merge is given up");
+    store.merge_now().expect("the merge is given up");
     append(&store, new, "goes on").await;
     assert_eq!(payloads(&store, new).await.len(), 2);
     assert!(store.read(old, Span::after(Position::ZERO)).await.is_err(), "who reads what is damaged is told");
@@ -401,6 +416,8 @@ async fn a_store_whose_folder_was_replaced_stops_and_writes_nothing_there() {
         let (_lock, first, stopped) = open_locked(&path);
         let log = new_log(&first).await;
         append(&first, log, "before").await;
+        // From here on no thread of the store writes by itself, which would disturb the removal.
+        first.flush().expect("written");
         // Replace the folder itself, or only its content.
         if whole {
             std::fs::remove_dir_all(&path).expect("removed");

@@ -62,7 +62,7 @@ impl Subject {
     async fn upkeep(&self, rng: &mut fastrand::Rng) {
         if let Some(embedded) = self.embedded.clone() {
             let flush = rng.bool();
-            let done = move || if flush { embedded.flush() } else { embedded.tend() };
+            let done = move || if flush { embedded.flush() } else { embedded.merge_now() };
             tokio::task::spawn_blocking(done).await.expect("no panic").expect("the disk is well");
         }
     }

@@ -1,5 +1,5 @@
-//! Rooms through power cuts: everything that was acknowledged is still there, and no cursor is assigned
-//! twice.
+//! Rooms through power cuts: everything that was acknowledged is still there, no cursor is assigned twice, and
+//! the journal of the project has the events that the rooms have.
 //!
 //! A player writes to rooms, changes their members and marks messages as seen, one request after the other,
 //! with a model of the answers. The power is cut at a random operation of the disk, and the rooms are opened
@@ -16,9 +16,11 @@ use tidings_embedded::simulation::SimulatedDisk;
 use tidings_embedded::{Embedded, OpenError, Options};
 use tidings_engine::deliver::{Batch, Encode, FrameChunks, Step};
 use tidings_engine::duty::Leadership;
-use tidings_engine::log::{Logs, Span, StoreError};
+use tidings_engine::journal::Journals;
+use tidings_engine::journal::fixture::{HeardByTests, heard};
+use tidings_engine::log::{Commit, Commits, Logs, Operation, Span, StoreError};
 use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
-use tidings_model::{DeviceId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
+use tidings_model::{DeviceId, LogId, Position, Producer, ProducerId, ProjectId, RoomId, Timestamp, UserId};
 use tidings_rooms::{Cursor, Event, Kind, NewEvent, Room, RoomError, Rooms, Table};
 
 use crate::book::small;
@@ -58,6 +60,27 @@ struct Player {
     sequences: BTreeMap<&'static str, u64>,
     epoch: u64,
     written: u64,
+    journal: Journal,
+}
+
+/// The journal of the project, once it was created, and who hears it.
+#[derive(Default)]
+struct Journal {
+    hearer: Arc<HeardByTests>,
+    log: Option<LogId>,
+}
+
+impl Journal {
+    /// Creates the log, unless it was created before.
+    async fn begin(&mut self, store: &Embedded<Table>) -> Option<()> {
+        if self.log.is_none() {
+            let log = store.reserve().await.ok()?;
+            store.commit(Commit::new().with(Operation::create(log))).await.ok()?;
+            self.hearer.hear(&project(), "room", Some(log));
+            self.log = Some(log);
+        }
+        Some(())
+    }
 }
 
 struct Server {
@@ -66,7 +89,7 @@ struct Server {
 }
 
 /// Opens the rooms; `None` when the power is cut.
-async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Server> {
+async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock, journal: &mut Journal) -> Option<Server> {
     let options = Options { secret: seed, ..small() };
     let shared = Arc::new(clock.clone());
     let store = match Embedded::<Table>::open(Arc::new(disk.clone()), options, Bus::new(), shared) {
@@ -74,7 +97,9 @@ async fn open(disk: &SimulatedDisk, seed: u64, clock: &ManualClock) -> Option<Se
         Err(OpenError::Io { .. }) => return None,
         Err(error) => panic!("seed {seed}: {error}"),
     };
-    Some(Server { rooms: take_over(&store, clock).await.ok()?, store })
+    journal.begin(&store).await?;
+    let rooms = take_over(&store, clock).await.ok()?.journaled(Journals::new(journal.hearer.clone()));
+    Some(Server { rooms, store })
 }
 
 async fn take_over(store: &Embedded<Table>, clock: &ManualClock) -> Result<Rooms, StoreError> {
@@ -214,9 +239,13 @@ impl Player {
         assert!(server.rooms.epoch() > self.epoch, "{what}: who has the rooms");
         self.epoch = server.rooms.epoch();
         let unanswered = self.unanswered.take();
+        let entered = heard(&server.store, self.journal.log.expect("begun")).await;
         for name in ROOMS {
             let acknowledged = self.rooms.entry(name).or_default();
             let seen = seen(server, name).await;
+            let of_room = entered.iter().filter(|heard| heard.header.name == name);
+            let events = of_room.map(|heard| (Cursor::at(heard.origin.position), heard.content.clone()));
+            assert!(events.eq(seen.events.iter().cloned()), "{what}: the journal of {name}");
             let open = unanswered.as_ref().filter(|(of, _)| *of == name).map(|(_, step)| step);
             if seen != *acknowledged {
                 let with = with(acknowledged, open, &seen);
@@ -287,11 +316,11 @@ async fn life(seed: u64) {
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
         disk.cut_power_at(rng.u64(1..if cut == 0 { 60 } else { 900 }));
-        if let Some(server) = open(&disk, seed, &clock).await {
+        if let Some(server) = open(&disk, seed, &clock, &mut player.journal).await {
             player.play(&server, &mut rng, &clock).await;
         }
         disk = disk.after_power_cut(&mut rng);
-        let server = open(&disk, seed, &clock).await.expect("the power is back");
+        let server = open(&disk, seed, &clock, &mut player.journal).await.expect("the power is back");
         player.settle(&server, &what).await;
     }
 }
@@ -306,7 +335,7 @@ async fn what_a_room_has_told_survives_power_cuts_at_any_moment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_could_not_take_over_for_want_of_space_does_not_write_when_somebody_else_has() {
     let (disk, clock) = (SimulatedDisk::new(), ManualClock::at(Timestamp::from_millis(1_763_294_400_000)));
-    let server = open(&disk, 1, &clock).await.expect("new");
+    let server = open(&disk, 1, &clock, &mut Journal::default()).await.expect("new");
     let id = RoomId::parse("r").expect("an id");
     server.rooms.change_members(&project(), &id, Vec::new(), Vec::new()).await.expect("made");
     let room = find(&server, "r").await.expect("made");

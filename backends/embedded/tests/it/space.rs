@@ -11,6 +11,7 @@ use tidings_engine::log::{Append, Commit, CommitError, Commits, Logs, Operation,
 use tidings_model::{LogId, Position};
 
 use crate::book::{Book, ObservedDisk, open, open_on, small};
+use crate::row_model::{RowModel, key, put};
 
 /// The reserve of these tests, in bytes.
 const RESERVE: u64 = 1 << 20;
@@ -33,7 +34,7 @@ async fn write_segment(store: &Embedded<Book>, logs: &[LogId], records: usize) {
         store.commit(Commit::new().with(Append::new(log, payloads))).await.expect("appended");
     }
     store.flush().expect("written");
-    store.tend().expect("looked after");
+    store.merge_now().expect("looked after");
 }
 
 fn segments(disk: &SimulatedDisk) -> usize {
@@ -63,7 +64,9 @@ async fn a_full_disk_refuses_writes_until_there_is_space_again() {
         let append = |n: u32| {
             let mut payload = n.to_be_bytes().to_vec();
             payload.resize(2_000, 7);
-            Commit::new().with(Append::new(log, vec![Bytes::from(payload)]))
+            Commit::new()
+                .with(Append::new(log, vec![Bytes::from(payload)]))
+                .with_row(put(key(0, n), vec![7; 500]))
         };
         let full = loop {
             // With a full disk the store keeps what it cannot flush in memory, up to a bound, so this loop
@@ -96,6 +99,11 @@ async fn a_full_disk_refuses_writes_until_there_is_space_again() {
         assert!(
             whole(store.read(log, all).await.expect("readable").records),
             "at {capacity} KiB, after a power cut"
+        );
+        let rows = RowModel::of(&store).await.0;
+        assert!(
+            rows.keys().eq((0..acknowledged).map(|n| key(0, n)).collect::<Vec<_>>().iter()),
+            "at {capacity} KiB"
         );
     }
 }
@@ -181,7 +189,9 @@ async fn want_of_file_descriptors_refuses_writes_until_there_are_some_again() {
         let append = |n: u32| {
             let mut payload = n.to_be_bytes().to_vec();
             payload.resize(2_000, 7);
-            Commit::new().with(Append::new(log, vec![Bytes::from(payload)]))
+            Commit::new()
+                .with(Append::new(log, vec![Bytes::from(payload)]))
+                .with_row(put(key(0, n), vec![7; 500]))
         };
         let mut acknowledged = 0u32;
         while acknowledged < before {
@@ -208,13 +218,14 @@ async fn want_of_file_descriptors_refuses_writes_until_there_are_some_again() {
             }
             acknowledged += 1;
         }
-        store.tend().expect("merged");
+        store.merge_now().expect("merged");
         assert_eq!(*failure.lock().expect("no panic"), None, "the store has not stopped");
         drop(store);
         let store = open(&disk, small()).expect("opens");
         let records = store.read(log, all).await.expect("readable").records;
         assert_eq!(records.len() as u32, acknowledged);
         assert!(records.iter().zip(0u32..).all(|(record, n)| record.payload[..4] == n.to_be_bytes()));
+        assert_eq!(RowModel::of(&store).await.0.len() as u32, acknowledged);
     }
 }
 
@@ -232,7 +243,7 @@ async fn merging_leaves_the_reserve_to_those_who_write() {
     // Enough for the eighth segment and for writers, but not for a merge of all eight.
     leave(&disk, RESERVE + 300_000);
     store.flush().expect("written");
-    store.tend().expect("it ends, though there is no space to merge");
+    store.merge_now().expect("it ends, though there is no space to merge");
     assert_eq!(segments(&disk), 8);
     assert_eq!(store.accepting(), Ok(()), "the reserve is untouched");
     store
@@ -240,7 +251,7 @@ async fn merging_leaves_the_reserve_to_those_who_write() {
         .await
         .expect("appended");
     leave(&disk, RESERVE + 1_000_000);
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     assert_eq!(segments(&disk), 1);
     assert_eq!(store.accepting(), Ok(()));
     assert_eq!(records(&store, log).await, 801);
@@ -273,7 +284,7 @@ async fn what_frees_space_comes_before_what_takes_some() {
     }
     let before = disk.used();
     assert_eq!(store.accepting(), Err(StoreError::NoSpace));
-    store.tend().expect("it ends");
+    store.merge_now().expect("it ends");
     // Removed: both of the second log, and one of the third. Rewritten: the one with the fourth log. Then
     // there was space to merge the eight.
     assert_eq!(segments(&disk), 2);
@@ -297,7 +308,7 @@ async fn a_segment_is_not_written_anew_with_the_last_half_of_the_reserve() {
     for (left, is_written) in [(RESERVE / 2 + 250_000, false), (RESERVE / 2 + 350_000, true)] {
         leave(&disk, left);
         let before = disk.used();
-        store.tend().expect("it ends");
+        store.merge_now().expect("it ends");
         assert_eq!(before - disk.used() > 400_000, is_written, "with {left} bytes left");
     }
     assert_eq!(records(&store, logs[0]).await, 300);
@@ -318,14 +329,14 @@ async fn a_merge_that_finds_no_space_is_given_up_and_nobody_waits_for_it() {
     leave(&disk, 300_000);
     store.flush().expect("written");
     let before = disk.used();
-    store.tend().expect("it ends");
-    store.tend().expect("and again");
+    store.merge_now().expect("it ends");
+    store.merge_now().expect("and again");
     assert_eq!(segments(&disk), 8, "nothing is left of what was begun");
     assert_eq!(disk.used(), before);
     assert_eq!(store.accepting(), Ok(()), "a merge that waits for space keeps nobody from writing");
     assert_eq!(records(&store, log).await, 800);
     disk.set_capacity(None);
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     assert_eq!(segments(&disk), 1);
     assert_eq!(records(&store, log).await, 800);
 }

@@ -44,13 +44,13 @@ async fn space_of_deleted_and_trimmed_logs_is_given_back() {
         }
     }
     store.flush().expect("written");
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     let full = disk.used();
     store.commit(Commit::new().with(Operation::Delete(logs[0]))).await.expect("deleted");
     let trim = Operation::Trim { log: logs[1], floor: Position::MAX };
     store.commit(Commit::new().with(trim)).await.expect("trimmed");
     store.flush().expect("written");
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     let freed = full.saturating_sub(disk.used());
     assert!(freed > 350_000, "of 400,000 dead bytes {freed} were given back");
     let span = Span { bytes: usize::MAX, records: usize::MAX, ..Span::after(Position::ZERO) };
@@ -67,13 +67,13 @@ async fn a_payload_is_stored_once_whatever_the_number_of_references() {
         store.commit(publish).await.expect("published");
     }
     store.flush().expect("written");
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     let bytes = segment_bytes(&disk);
     assert!(bytes < 20 * 10_000 + 20 * 100 * 20, "{bytes} bytes for 200,000 of payload and 2,000 references");
     // The source is deleted; the references stay, and so does the payload, once.
     store.commit(Commit::new().with(Operation::Delete(logs[0]))).await.expect("deleted");
     store.flush().expect("written");
-    store.tend().expect("merged");
+    store.merge_now().expect("merged");
     let bytes = segment_bytes(&disk);
     assert!(bytes < 20 * 10_000 + 20 * 100 * 20, "{bytes} bytes after the source has gone");
     drop(store);
