@@ -8,9 +8,13 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::join;
 use tidings_engine::log::fixture::{Fixture, observe};
 use tidings_engine::log::{Commit, CommitError, Commits, Logs, Observer, Operation, ReadError, Refusal};
-use tidings_model::{LogId, Pattern, ProjectId};
+use tidings_model::{LogId, Pattern, ProjectId, Timestamp, limits};
 
-use crate::{AdminDigest, Change, Config, Declined, Key, LastKey, Project, ProjectState, Store, Table};
+use crate::revocation::{Holder, Revoked};
+use crate::{
+    AdminDigest, Change, Config, Declined, Key, LastKey, Project, ProjectState, Revocation, Store, Subject,
+    Table,
+};
 
 /// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
 #[macro_export]
@@ -27,6 +31,8 @@ macro_rules! projects_contract {
             of_two_who_create_a_project_one_wins
             of_two_who_remove_the_last_two_keys_one_wins
             a_list_is_of_one_moment
+            revocations_are_kept_until_they_expire
+            a_project_takes_its_revocations_with_it
         );
     };
     (@each $make:expr; $($promise:ident)+) => {
@@ -111,6 +117,22 @@ fn revealed(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| key(name).reveal().to_owned()).collect()
 }
 
+fn revoke(project: &str, subject: Subject, topics: &[&str], at: Timestamp) -> Change {
+    let topics = topics.iter().map(|topic| Pattern::parse(topic).expect("a pattern")).collect::<Vec<_>>();
+    let topics = (!topics.is_empty()).then_some(topics);
+    Change::Revoke(Revocation { project: id(project), subject, topics, at })
+}
+
+fn user(name: &str) -> Subject {
+    Subject::User(name.into())
+}
+
+/// What is revoked of a user's token without an id.
+fn revoked(store: &impl Store, project: &str, user: &str, issued_at: Timestamp) -> Revoked {
+    let holder = Holder { user: Some(user.into()), id: None, issued_at: Some(issued_at) };
+    table(store).revoked(&id(project), &holder)
+}
+
 // The promises.
 
 /// A project is there when its commit returns, with its keys, and set as it was set last.
@@ -136,6 +158,55 @@ pub async fn a_project_is_found_as_it_was_committed(mut fixture: impl Fixture<St
     }
     assert_eq!(keys(store, "app").await, revealed(&["app"]));
     assert!(found(store, &id("ap")).is_none());
+}
+
+/// A revocation holds with its subject, its topics and its moment, until one that comes after its lifetime.
+pub async fn revocations_are_kept_until_they_expire(mut fixture: impl Fixture<Store: Store>) {
+    let at = Timestamp::from_millis(5000);
+    let later = at + limits::REVOCATION_LIFETIME;
+    let store = fixture.store();
+    make(store, [create("app")]).await;
+    let of_token = Subject::Token("alice".into());
+    let revocations = [
+        revoke("app", user("alice"), &[], at),
+        revoke("app", user("bob"), &["a.*", "b:**"], later),
+        revoke("app", of_token, &[], later),
+        // The project of a configuration is not stored.
+        revoke("given", user("alice"), &[], at),
+    ];
+    let [first, rest @ ..] = revocations;
+    make(store, [first]).await;
+    assert_eq!(revoked(store, "app", "alice", at), Revoked::Everything);
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(revoked(store, "app", "alice", at), Revoked::Everything);
+    assert_eq!(revoked(store, "app", "alice", Timestamp::from_millis(5001)), Revoked::nothing());
+    make(store, rest).await;
+    for _ in 0..2 {
+        let store = fixture.store();
+        assert_eq!(revoked(store, "app", "alice", at), Revoked::nothing(), "it was dropped");
+        let topics = ["a.*", "b:**"].map(|topic| Pattern::parse(topic).expect("a pattern"));
+        assert_eq!(revoked(store, "app", "bob", at), Revoked::Topics(topics.to_vec()));
+        assert_eq!(revoked(store, "given", "alice", at), Revoked::Everything);
+        let counts = ["app", "given", "other"].map(|project| table(store).revocations(&id(project)));
+        assert_eq!(counts, [3, 1, 0]);
+        fixture.reopen().await;
+    }
+}
+
+/// A project that is created after one of the same id was removed has no revocations.
+pub async fn a_project_takes_its_revocations_with_it(mut fixture: impl Fixture<Store: Store>) {
+    let at = Timestamp::from_millis(5000);
+    let store = fixture.store();
+    make(store, [create("app"), revoke("app", user("alice"), &[], at)]).await;
+    make(store, [Change::Remove { project: id("app") }]).await;
+    let refused = change(store, revoke("app", user("bob"), &[], at)).await;
+    assert_eq!(refused, Err(Declined::Removing));
+    fixture.reopen().await;
+    let store = fixture.store();
+    make(store, [Change::Forget { project: id("app") }, create("app")]).await;
+    assert_eq!(revoked(store, "app", "alice", at), Revoked::nothing());
+    assert_eq!(table(store).revocations(&id("app")), 0);
 }
 
 /// All projects are listed, each once, in the order of their ids.

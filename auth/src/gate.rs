@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tidings_engine::Clock;
-use tidings_model::{ProjectId, StreamId, Timestamp};
+use tidings_model::{Pattern, ProjectId, StreamId, Timestamp};
 
-use crate::pass::{Asked, Hold, Pass};
+use crate::pass::{Asked, Basis, Pass};
 use crate::principal::Principal;
 use crate::token::InvalidToken;
+use crate::topics::TopicGrants;
 use crate::{Action, Projects, Resource};
 
 /// What a request wants, according to its method and path.
@@ -60,13 +61,14 @@ pub enum Denied {
     /// The credential is not a valid token.
     #[error(transparent)]
     Token(#[from] InvalidToken),
-    /// The token has expired.
+    /// The token has expired, perhaps while the body of its request arrived.
     #[error("the token has expired")]
     Expired,
     /// The token is not valid yet.
     #[error("the token is not valid yet")]
     TooEarly,
-    /// The credential was accepted, but then its key was removed or its token expired.
+    /// The token was revoked, or the credential was accepted and then its key was removed. A long-poll that ends with its
+    /// credential says so, whatever the reason.
     #[error("the credential is no longer valid")]
     Revoked,
     /// The credential is valid in another project.
@@ -101,6 +103,11 @@ pub struct Allowed {
     pub user: Option<String>,
     /// Time at which the permission expires; `None` if it does not.
     pub expires_at: Option<Timestamp>,
+    /// Topics that may be used, for [`Action::UseTopics`]; `None` for all.
+    pub topics: Option<TopicGrants>,
+    /// Entities that may be watched or changed, as patterns of `code:id`, for [`Action::WatchEntities`] and
+    /// [`Action::ChangeEntities`]; `None` for all.
+    pub entities: Option<Vec<Pattern>>,
 }
 
 /// Id of the user when everybody is admitted and the request has no credential.
@@ -156,7 +163,7 @@ impl Gate {
         match &self.admission {
             Admission::Custom(authorize) => {
                 let asked = Asked::ask(authorize.clone(), route, credential.cloned(), self.clock.clone());
-                asked.await.map(|(principal, asked)| Pass::new(principal, Hold::Asked(asked)))
+                asked.await.map(|(principal, asked)| Pass::new(principal, Basis::Asked(asked)))
             }
             Admission::Credentials | Admission::Everybody => self.validate(&route, credential),
         }
@@ -171,7 +178,7 @@ impl Gate {
                 let user = Some(DEV_USER.into());
                 return Ok(Pass::new(
                     Some(Principal { user, ..Principal::admin_of(project.clone()) }),
-                    Hold::Open,
+                    Basis::Open,
                 ));
             }
             return self.public(route, seen).ok_or(Denied::Missing);
@@ -183,15 +190,15 @@ impl Gate {
         if !verified.principal.may(*action, resource) {
             return self.public(route, seen).ok_or(Denied::Forbidden);
         }
-        let hold = Hold::granted(&self.projects, project, verified.ground, verified.expires_at, seen);
-        Ok(Pass::new(Some(verified.principal), hold))
+        let (principal, basis) = Basis::granted(&self.projects, verified, seen);
+        Ok(Pass::new(Some(principal), basis))
     }
 
     /// A pass to read a public stream; `None` if the request is anything else.
     fn public(&self, route: &Route, seen: u64) -> Option<Pass> {
         let (Action::Read, Resource::Stream(stream)) = (route.action, &route.resource) else { return None };
         let open = is_public(&self.projects, &route.project, stream);
-        open.then(|| Pass::new(None, Hold::public(&self.projects, &route.project, stream, seen)))
+        open.then(|| Pass::new(None, Basis::public(&self.projects, &route.project, stream, seen)))
     }
 
     /// Checks a request to administer the server.

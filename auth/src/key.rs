@@ -172,7 +172,7 @@ pub struct AdminDigest(pub [u8; 32]);
 impl AdminDigest {
     /// The digest of any text.
     pub fn of(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
+        Self(digest(text))
     }
 
     pub(crate) fn is_of(&self, text: &str) -> bool {
@@ -186,13 +186,17 @@ impl fmt::Debug for AdminDigest {
     }
 }
 
-fn check(text: &str) -> Result<(), InvalidKey> {
+pub(crate) fn check(text: &str) -> Result<(), InvalidKey> {
     match text.len() {
         length if length < limits::KEY_BYTES_MIN => Err(InvalidKey::TooShort),
         length if length > limits::KEY_BYTES_MAX => Err(InvalidKey::TooLong),
         _ if !text.bytes().all(|byte| byte.is_ascii_graphic()) => Err(InvalidKey::Character),
         _ => Ok(()),
     }
+}
+
+pub(crate) fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
 }
 
 fn draw(randomness: &dyn Randomness) -> String {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tidings_model::{Pattern, ProjectId, StreamId};
 
+use crate::topics::TopicGrants;
+
 /// The scope of a token. Each scope includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
@@ -63,17 +65,38 @@ pub enum Action {
     DeleteSession,
     /// Submit an event from outside.
     Ingest,
-    /// Manage hooks.
+    /// Create, change or delete hooks, or what they did: retry, replay.
     Hooks,
+    /// Read hooks, their deliveries and dead letters.
+    ReadHooks,
     /// Read or change the settings of the project.
     Configure,
+    /// Open a socket of topics, or ask about a topic or publish to it. Every credential of the project may; what it may
+    /// do with a topic is asked of the [`Pass`](crate::Pass).
+    UseTopics,
+    /// Revoke tokens, or topics of tokens.
+    Revoke,
+    /// Open a socket of entities. Every credential of the project may; what it may watch is asked of the
+    /// [`Pass`](crate::Pass).
+    WatchEntities,
+    /// Publish changes of entities. Which ones is asked of the [`Pass`](crate::Pass).
+    ChangeEntities,
+    /// See who watches what.
+    EntityStats,
 }
 
 impl Action {
     /// The lowest scope that allows the action.
     pub fn needs(self) -> Scope {
         match self {
-            Self::Read | Self::List | Self::Subscribe | Self::GetSession | Self::TouchSession => Scope::Read,
+            Self::Read
+            | Self::List
+            | Self::Subscribe
+            | Self::GetSession
+            | Self::TouchSession
+            | Self::ReadHooks
+            | Self::UseTopics
+            | Self::WatchEntities => Scope::Read,
             Self::Create
             | Self::Append
             | Self::Delete
@@ -81,9 +104,16 @@ impl Action {
             | Self::Unsubscribe
             | Self::DeleteSession
             | Self::Ingest
-            | Self::Hooks => Scope::Write,
-            Self::Configure => Scope::Manage,
+            | Self::Hooks
+            | Self::ChangeEntities => Scope::Write,
+            Self::Configure | Self::Revoke | Self::EntityStats => Scope::Manage,
         }
+    }
+
+    /// Whether the action concerns the project as a whole, whatever resource is named: a hook may hear everything in
+    /// it, an event from outside belongs to nothing in it, a revocation ends access to all of it, and statistics show all.
+    fn concerns_all(self) -> bool {
+        matches!(self, Self::Ingest | Self::Hooks | Self::ReadHooks | Self::Revoke | Self::EntityStats)
     }
 }
 
@@ -154,8 +184,8 @@ pub struct Resources {
     pub stream_id: Option<Box<str>>,
     /// Allows only streams that match one of these patterns.
     pub streams: Option<Vec<Pattern>>,
-    /// Allows only topics that match one of these patterns.
-    pub topics: Option<Vec<Pattern>>,
+    /// Allows only the topics that these grants have.
+    pub topics: Option<TopicGrants>,
     /// Allows only rooms that match one of these patterns.
     pub rooms: Option<Vec<Pattern>>,
     /// Allows only entities that match one of these patterns.
@@ -182,11 +212,19 @@ impl Principal {
 
     /// Whether the principal may do this in its project.
     pub fn may(&self, action: Action, resource: &Resource) -> bool {
+        if matches!(action, Action::UseTopics | Action::WatchEntities) {
+            return true;
+        }
         let enough = self.scope >= action.needs();
         match &self.grants {
             Grants::Project => enough,
             Grants::Publishing => {
-                enough && matches!(action, Action::Publish | Action::Ingest | Action::Hooks)
+                enough
+                    && (matches!(action, Action::Publish | Action::ChangeEntities) || action.concerns_all())
+            }
+            Grants::Named(_) if action.concerns_all() => false,
+            Grants::Named(resources) if action == Action::ChangeEntities => {
+                enough && resources.session.is_none() && resources.entities.is_some()
             }
             Grants::Named(resources) => match &resources.session {
                 // A session claim stands in for the scope.
@@ -207,8 +245,9 @@ impl Resources {
         match resource {
             // Acting on a session takes a claim for that session.
             Resource::Project | Resource::Session(_) | Resource::Subscription { .. } => false,
+            // Only actions on topics concern them, and those are asked of the pass.
+            Resource::Topic(_) => false,
             Resource::Stream(id) => self.name_stream(id.as_str()),
-            Resource::Topic(topic) => any(&self.topics, topic),
             Resource::Room(room) => any(&self.rooms, room),
             Resource::Entity(entity) => any(&self.entities, entity),
         }
@@ -249,7 +288,7 @@ fn any(globs: &Option<Vec<Pattern>>, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ALL: [Action; 14] = [
+    const ALL: [Action; 20] = [
         Action::Read,
         Action::Create,
         Action::Append,
@@ -263,7 +302,13 @@ mod tests {
         Action::DeleteSession,
         Action::Ingest,
         Action::Hooks,
+        Action::ReadHooks,
         Action::Configure,
+        Action::UseTopics,
+        Action::Revoke,
+        Action::WatchEntities,
+        Action::ChangeEntities,
+        Action::EntityStats,
     ];
 
     fn stream(id: &str) -> Resource {
@@ -330,15 +375,15 @@ mod tests {
 
     #[test]
     fn a_claim_of_another_kind_denies_streams_and_an_empty_one_denies_all() {
-        let topics = Resources { topics: globs(&["news.**"]), ..Resources::default() };
+        let news = globs(&["news.**"]).map(TopicGrants::both);
+        let topics = Resources { topics: news, ..Resources::default() };
         let actor = principal(Scope::Manage, topics);
-        assert!(actor.may(Action::Subscribe, &Resource::Topic("news.today".into())));
-        assert!(!actor.may(Action::Subscribe, &Resource::Topic("weather".into())));
         assert!(!actor.may(Action::Read, &stream("news.today")));
         assert!(!actor.may(Action::GetSession, &Resource::Session("news.today".into())));
         let nothing = principal(Scope::Manage, Resources { streams: Some(vec![]), ..Resources::default() });
         for action in ALL {
-            assert!(!nothing.may(action, &stream("s")), "{action:?}");
+            let asked_later = matches!(action, Action::UseTopics | Action::WatchEntities);
+            assert_eq!(nothing.may(action, &stream("s")), asked_later, "{action:?}");
         }
     }
 
@@ -383,8 +428,63 @@ mod tests {
         };
         assert_eq!(key.reach(), Reach::PlainStreams);
         for action in ALL {
-            let expected = matches!(action, Action::Publish | Action::Ingest | Action::Hooks);
-            assert_eq!(key.may(action, &stream("s")), expected, "{action:?}");
+            let for_it = [
+                Action::Publish,
+                Action::Ingest,
+                Action::Hooks,
+                Action::ReadHooks,
+                Action::UseTopics,
+                Action::WatchEntities,
+                Action::ChangeEntities,
+            ];
+            for resource in [stream("s"), Resource::Project] {
+                assert_eq!(key.may(action, &resource), for_it.contains(&action), "{action:?}");
+            }
         }
+    }
+
+    #[test]
+    fn hooks_and_events_from_outside_take_a_credential_of_the_whole_project() {
+        let everything = [
+            Resource::Project,
+            stream("s"),
+            Resource::Session("s".into()),
+            subscription("s", "s"),
+            Resource::Topic("s".into()),
+            Resource::Room("s".into()),
+            Resource::Entity("s".into()),
+        ];
+        let all = || globs(&["**"]);
+        let topics = || all().map(TopicGrants::both);
+        let confined = [
+            Resources { stream_id: Some("s".into()), ..Resources::default() },
+            Resources { streams: all(), ..Resources::default() },
+            Resources { topics: topics(), ..Resources::default() },
+            Resources { rooms: all(), ..Resources::default() },
+            Resources { entities: all(), ..Resources::default() },
+            Resources { session: Some("s".into()), ..Resources::default() },
+            Resources {
+                streams: all(),
+                topics: topics(),
+                rooms: all(),
+                entities: all(),
+                ..Resources::default()
+            },
+        ];
+        for action in [Action::Hooks, Action::ReadHooks, Action::Ingest, Action::Revoke] {
+            for resource in &everything {
+                for resources in &confined {
+                    let actor = principal(Scope::Manage, resources.clone());
+                    assert!(!actor.may(action, resource), "{action:?} {resource:?} {resources:?}");
+                }
+            }
+            for (scope, least) in
+                [Scope::Read, Scope::Write, Scope::Manage].map(|scope| (scope, action.needs()))
+            {
+                let whole = principal(scope, Resources::default());
+                assert_eq!(whole.may(action, &Resource::Project), scope >= least, "{action:?} {scope:?}");
+            }
+        }
+        assert_eq!([Action::Hooks, Action::ReadHooks].map(Action::needs), [Scope::Write, Scope::Read]);
     }
 }

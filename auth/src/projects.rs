@@ -7,12 +7,13 @@ use tidings_model::{ProjectId, Timestamp};
 use tokio::sync::watch;
 
 use crate::gate::Denied;
-use crate::key::{API_KEY_PREFIX, split_api_key};
+use crate::key::{API_KEY_PREFIX, digest, split_api_key};
 use crate::principal::{Grants, Principal, Scope};
 use crate::registry::{Known, Registry};
+use crate::revocation::{Holder, Revocation, Revoked};
 use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store, Table};
 use crate::token::Unverified;
-use crate::{AdminDigest, AdminKey, Claims, Key, Kid, Randomness};
+use crate::{AdminDigest, AdminKey, ApiKey, Claims, Key, Kid, Randomness};
 
 /// Handle to the projects of a server. Clones share the same state.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ struct Inner {
 pub struct Given {
     /// Projects with their keys, newest key first.
     pub projects: Vec<(ProjectId, Vec<Key>)>,
+    /// Further API keys. A project that one names exists.
+    pub api_keys: Vec<ApiKey>,
     /// Digest of an additional admin key.
     pub admin: Option<AdminDigest>,
 }
@@ -44,7 +47,7 @@ pub enum ProjectError {
     )]
     Reserved,
     /// The project or key comes from the configuration and cannot be changed here.
-    #[error("the project's keys are given by the configuration; change them there")]
+    #[error("the project or its keys are given by the configuration; change them there")]
     Given,
     /// The default project cannot be removed.
     #[error("the default project cannot be removed")]
@@ -100,16 +103,20 @@ pub struct Listed {
 
 /// What a credential is based on. The credential is valid as long as this exists.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Ground {
+pub(crate) enum KeyRef {
     Key(Kid),
+    /// An API key of the configuration, which stays as long as the process runs.
+    GivenApiKey,
     Admin(AdminDigest),
 }
 
 /// A credential that was verified.
 pub(crate) struct Verified {
     pub(crate) principal: Principal,
-    pub(crate) ground: Ground,
+    pub(crate) key_ref: KeyRef,
     pub(crate) expires_at: Option<Timestamp>,
+    /// What revocations are compared with; `None` if the credential is not a token.
+    pub(crate) holder: Option<Holder>,
 }
 
 impl Projects {
@@ -125,8 +132,9 @@ impl Projects {
         self.inner.registry.given_keys(id)
     }
 
-    fn is_given(&self, id: &ProjectId) -> bool {
-        self.inner.registry.is_given(id)
+    /// Whether the configuration gives the project's signing keys.
+    fn gives_keys(&self, id: &ProjectId) -> bool {
+        self.inner.registry.gives_keys(id)
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -138,7 +146,7 @@ impl Projects {
         if project.is_reserved() {
             return Err(ProjectError::Reserved);
         }
-        if self.is_given(project) {
+        if self.gives_keys(project) {
             return Err(Declined::Exists.into());
         }
         let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
@@ -162,12 +170,17 @@ impl Projects {
     /// Adds a key as the newest key of a project, generated unless one is given. Older keys stay valid until they are
     /// removed.
     pub async fn rotate_key(&self, project: &ProjectId, key: Option<Key>) -> Result<NewKey, ProjectError> {
-        if self.is_given(project) {
+        if self.gives_keys(project) {
             return Err(ProjectError::Given);
         }
         let key = key.unwrap_or_else(|| Key::draw(&*self.inner.randomness));
-        self.change(Change::AddKey { project: project.clone(), key: key.clone() }).await?;
-        Ok(NewKey { project: project.clone(), key })
+        match self.change(Change::AddKey { project: project.clone(), key: key.clone() }).await {
+            // The project exists because the configuration has API keys of it, but nothing of it is stored.
+            Err(ProjectError::Declined(Declined::NoSuchProject)) if self.inner.registry.names(project) => {
+                self.create(project, Some(key)).await
+            }
+            done => done.map(|()| NewKey { project: project.clone(), key }),
+        }
     }
 
     /// Removes a key. Everything signed with it becomes invalid.
@@ -176,11 +189,11 @@ impl Projects {
             return Err(ProjectError::Given);
         }
         // A leaked key must be removable even when the configuration has since given the project other keys.
-        let last = if self.is_given(project) { LastKey::MayGo } else { LastKey::Stays };
+        let last = if self.gives_keys(project) { LastKey::MayGo } else { LastKey::Stays };
         let change = Change::RemoveKey { project: project.clone(), kid: kid.clone(), last };
         match self.change(change).await {
             // The project exists in the configuration, but nothing of it is stored.
-            Err(ProjectError::Declined(Declined::NoSuchProject)) if self.is_given(project) => {
+            Err(ProjectError::Declined(Declined::NoSuchProject)) if self.inner.registry.names(project) => {
                 Err(Declined::NoSuchKey.into())
             }
             done => done,
@@ -192,7 +205,7 @@ impl Projects {
         if *project == ProjectId::default_project() {
             return Err(ProjectError::Default);
         }
-        if self.is_given(project) {
+        if self.inner.registry.names(project) {
             return Err(ProjectError::Given);
         }
         self.change(Change::Remove { project: project.clone() }).await
@@ -229,10 +242,25 @@ impl Projects {
         self.known().projects.values().any(|project| is_so(&project.config))
     }
 
+    /// Whether hooks of the project hear events of the source. Cheap: asked for each append.
+    pub fn hooks_hear(&self, project: &ProjectId, source: &str) -> bool {
+        self.known().hears(project, source)
+    }
+
     /// Sets the configuration of a project. The caller must have checked that the project exists.
     pub async fn configure(&self, project: &ProjectId, config: Config) -> Result<(), ProjectError> {
         config.check()?;
         self.change(Change::Configure { project: project.clone(), config }).await
+    }
+
+    /// Revokes tokens of a project, or topics of them. The caller must have checked that the project exists.
+    pub async fn revoke(&self, revocation: Revocation) -> Result<(), ProjectError> {
+        self.change(Change::Revoke(revocation)).await
+    }
+
+    /// What was revoked of a token.
+    pub(crate) fn revoked(&self, project: &ProjectId, holder: &Holder) -> Revoked {
+        self.known().revoked(project, holder)
     }
 
     /// Replaces the stored admin key by the given key, or by a generated one.
@@ -246,7 +274,8 @@ impl Projects {
     pub fn has_no_keys(&self) -> bool {
         let known = self.known();
         let keyless = known.projects.values().all(|project| project.keys.is_empty());
-        keyless && known.admin().is_none() && self.inner.registry.given().admin.is_none()
+        let given = self.inner.registry.given();
+        keyless && known.admin().is_none() && given.admin.is_none() && given.api_keys.is_empty()
     }
 
     /// Whether the project exists.
@@ -290,8 +319,9 @@ impl Projects {
         } else if credential.contains('.') {
             self.verify_token(project, credential, now)
         } else {
-            let ground = self.verify_admin_key(credential).ok_or(Denied::Unknown)?;
-            Ok(Verified { principal: Principal::admin_of(project.clone()), ground, expires_at: None })
+            let key_ref = self.verify_admin_key(credential).ok_or(Denied::Unknown)?;
+            let principal = Principal::admin_of(project.clone());
+            Ok(Verified { principal, key_ref, expires_at: None, holder: None })
         }
     }
 
@@ -310,8 +340,14 @@ impl Projects {
         }
         // A valid token of another project is reported as such, not as an invalid token.
         let kid = signer.filter(|_| claims.project == *project).ok_or(Denied::WrongProject)?;
-        let expires_at = Some(claims.expires_at);
-        Ok(Verified { principal: claims.principal(), ground: Ground::Key(kid), expires_at })
+        let principal = claims.principal();
+        let id = claims.id.as_deref().map(Into::into);
+        let holder = Holder { user: principal.user.clone(), id, issued_at: claims.issued_at };
+        if self.revoked(project, &holder) == Revoked::Everything {
+            return Err(Denied::Revoked);
+        }
+        let (key_ref, expires_at) = (KeyRef::Key(kid), Some(claims.expires_at));
+        Ok(Verified { principal, key_ref, expires_at, holder: Some(holder) })
     }
 
     fn signer(&self, project: &ProjectId, token: &Unverified) -> Option<Kid> {
@@ -321,19 +357,29 @@ impl Projects {
     fn verify_api_key(&self, project: &ProjectId, text: &str) -> Result<Verified, Denied> {
         let (named, token) = split_api_key(text).ok_or(Denied::Unknown)?;
         let known = self.get(&named).ok_or(Denied::Unknown)?;
-        let key = known.keys.iter().find(|key| key.has_api_token(token)).ok_or(Denied::Unknown)?;
+        let key_ref = match known.keys.iter().find(|key| key.has_api_token(token)) {
+            Some(key) => KeyRef::Key(key.kid().clone()),
+            None if self.gives_api_key(&named, text) => KeyRef::GivenApiKey,
+            None => return Err(Denied::Unknown),
+        };
         if named != *project {
             return Err(Denied::WrongProject);
         }
         let principal =
             Principal { project: named, user: None, scope: Scope::Write, grants: Grants::Publishing };
-        Ok(Verified { principal, ground: Ground::Key(key.kid().clone()), expires_at: None })
+        Ok(Verified { principal, key_ref, expires_at: None, holder: None })
     }
 
-    pub(crate) fn verify_admin_key(&self, text: &str) -> Option<Ground> {
+    /// Whether the configuration has this API key.
+    fn gives_api_key(&self, project: &ProjectId, text: &str) -> bool {
+        let digest = digest(text);
+        self.inner.registry.given_api_keys(project).any(|key| key.has_digest(&digest))
+    }
+
+    pub(crate) fn verify_admin_key(&self, text: &str) -> Option<KeyRef> {
         let stored = self.known().admin();
         let digests = [stored, self.inner.registry.given().admin];
-        digests.into_iter().flatten().find(|digest| digest.is_of(text)).map(Ground::Admin)
+        digests.into_iter().flatten().find(|digest| digest.is_of(text)).map(KeyRef::Admin)
     }
 
     /// Whether the text is a valid credential of the project it names.
@@ -350,10 +396,11 @@ impl Projects {
     }
 
     /// Whether the key that a credential is based on still exists.
-    pub(crate) fn stands(&self, project: &ProjectId, ground: &Ground) -> bool {
-        match ground {
-            Ground::Key(kid) => self.get(project).is_some_and(|known| known.key(kid).is_some()),
-            Ground::Admin(digest) => {
+    pub(crate) fn has_key(&self, project: &ProjectId, key_ref: &KeyRef) -> bool {
+        match key_ref {
+            KeyRef::Key(kid) => self.get(project).is_some_and(|known| known.key(kid).is_some()),
+            KeyRef::GivenApiKey => self.get(project).is_some(),
+            KeyRef::Admin(digest) => {
                 let stored = self.known().admin();
                 stored == Some(*digest) || self.inner.registry.given().admin == Some(*digest)
             }
@@ -368,76 +415,4 @@ impl Projects {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tidings_engine::log::Memory;
-    use tidings_engine::{Bus, Clock, ManualClock};
-
-    use crate::{Action, Admission, Credential, Gate, Resource, Route};
-
-    struct NoRandomness;
-
-    impl Randomness for NoRandomness {
-        fn fill(&self, bytes: &mut [u8]) {
-            bytes.fill(7);
-        }
-    }
-
-    fn key(text: &str) -> Key {
-        Key::parse(text).expect("long enough")
-    }
-
-    #[tokio::test]
-    async fn a_stored_key_of_a_project_that_is_given_can_be_removed_and_a_given_one_cannot() {
-        let clock = ManualClock::at(Timestamp::from_millis(1000));
-        let store = Arc::new(Memory::<Table>::new(Bus::new(), Arc::new(clock)));
-        let app = ProjectId::parse("app").expect("a valid id");
-        let (stored, given) = (key("the-key-that-leaked"), key("the-key-of-the-file"));
-        let before = Projects::open(store.clone(), Arc::new(NoRandomness), Given::default());
-        before.create(&app, Some(stored.clone())).await.expect("a new project");
-        let also = Given { projects: vec![(app.clone(), vec![given.clone()])], admin: None };
-        let projects = Projects::open(store, Arc::new(NoRandomness), also);
-        assert!(matches!(projects.remove_key(&app, given.kid()).await, Err(ProjectError::Given)));
-        let ground = Ground::Key(stored.kid().clone());
-        assert!(projects.stands(&app, &ground));
-        projects.remove_key(&app, stored.kid()).await.expect("it is ours, and the last one that is stored");
-        assert!(!projects.stands(&app, &ground));
-        assert_eq!(projects.list()[0].kids, [given.kid().clone()]);
-    }
-
-    #[tokio::test]
-    async fn projects_that_wrote_nothing_follow_what_others_wrote_to_the_store() {
-        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(Timestamp::from_millis(1000)));
-        let store = Arc::new(Memory::<Table>::new(Bus::new(), clock.clone()));
-        let (app, given) = (ProjectId::parse("app").expect("a valid id"), key("the-key-of-the-file"));
-        let also = Given { projects: vec![(app.clone(), vec![given.clone()])], admin: None };
-        let writer = Projects::open(store.clone(), Arc::new(NoRandomness), Given::default());
-        let reader = Projects::open(store.clone(), Arc::new(NoRandomness), also);
-        writer.create(&app, Some(key("the-first-of-two-keys"))).await.expect("a new project");
-        writer.rotate_key(&app, Some(key("the-second-of-two-keys"))).await.expect("one more");
-        let leaked = key("the-first-of-two-keys");
-        let api_key = leaked.api_key(&app);
-        let verified = reader.verify(&app, &api_key, clock.now()).expect("it counts on the other as well");
-        let gate = Gate::new(reader.clone(), Admission::Credentials, clock.clone());
-        let route = Route { action: Action::Publish, project: app.clone(), resource: Resource::Project };
-        let pass = gate.enter(route, Some(&Credential::new(&api_key))).await.expect("let in");
-        assert!(pass.holds(clock.now()));
-
-        writer.remove_key(&app, leaked.kid()).await.expect("there is another");
-        assert!(
-            !reader.stands(&app, &verified.ground) && reader.verify(&app, &api_key, clock.now()).is_err()
-        );
-        assert!(!pass.holds(clock.now()), "whoever was let in with it is cut");
-        pass.ended(&*clock).await;
-        let kids = [given.kid().clone(), key("the-second-of-two-keys").kid().clone()];
-        assert_eq!(reader.list()[0].kids, kids, "the keys of the configuration stay");
-
-        let admin = writer.set_admin_key(None).await.expect("a key");
-        assert!(reader.verify_admin_key(admin.reveal()).is_some());
-        writer.remove(&app).await.expect("it was there");
-        reader.some_removed().await;
-        assert_eq!(reader.removing(), std::slice::from_ref(&app));
-        writer.forget(&app).await.expect("nothing is left of it");
-        assert!(reader.removing().is_empty());
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidings_engine::log::{self, ChangeFeed, Commits, SnapshotMap, Snapshots};
 use tidings_model::{Pattern, ProjectId, limits};
 
+use crate::revocation::{self, Holder, Revocation, Revocations, Revoked};
 use crate::{AdminDigest, Key, Kid};
 
 /// What projects need of a store: to change them, and to hear how they change.
@@ -54,6 +55,9 @@ pub struct Config {
 /// The sources of events that hooks may name.
 const HOOK_SOURCES: [&str; 5] = ["stream", "room", "topic", "collection", "hook"];
 
+/// The sources that hooks hear in every project, whatever its settings.
+pub(crate) const STANDING_SOURCES: [&str; 2] = ["collection", "hook"];
+
 /// Why settings are invalid. The message may be shown to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
@@ -85,6 +89,14 @@ impl Config {
             Some(bad) => Err(InvalidConfig::HookSource(bad.clone())),
             None => Ok(()),
         }
+    }
+
+    /// The sources that hooks hear in addition to those of every project, each once.
+    pub(crate) fn added_sources(&self) -> Vec<&'static str> {
+        let added = |source: &&str| {
+            !STANDING_SOURCES.contains(source) && self.hook_sources.iter().any(|named| **named == **source)
+        };
+        HOOK_SOURCES.into_iter().filter(added).collect()
     }
 
     /// Whether anybody may read the stream with this id.
@@ -154,6 +166,8 @@ pub enum Change {
     },
     /// Sets the admin key.
     SetAdmin(AdminDigest),
+    /// Revokes tokens of a project, or topics of them. Drops the revocations of the project that have expired by then.
+    Revoke(Revocation),
     /// Restores a project from a snapshot.
     Restore {
         /// Id of the project.
@@ -199,6 +213,18 @@ pub enum Declined {
     /// The server has the maximum number of projects.
     #[error("a server may have at most {} projects", limits::PROJECTS)]
     TooManyProjects,
+    /// The project has the maximum number of revocations.
+    #[error(
+        "a project may have at most {} revocations; remove a key to end all of its tokens instead",
+        limits::REVOCATIONS_PER_PROJECT
+    )]
+    TooManyRevocations,
+    /// The user or token has the maximum number of revoked topics.
+    #[error(
+        "at most {} patterns of topics may be revoked of one user or token; revoke its tokens whole instead",
+        limits::REVOKED_TOPICS
+    )]
+    TooManyRevokedTopics,
 }
 
 impl log::Change for Change {
@@ -216,6 +242,7 @@ impl Change {
             | Self::Remove { project }
             | Self::Forget { project }
             | Self::Restore { project, .. } => Some(project),
+            Self::Revoke(revocation) => Some(&revocation.project),
             Self::SetAdmin(_) => None,
         }
     }
@@ -225,6 +252,7 @@ impl Change {
 #[derive(Debug, Default)]
 pub struct Table {
     projects: SnapshotMap<ProjectId, Arc<Project>>,
+    revocations: Revocations,
     admin: Option<AdminDigest>,
     /// The admin key when a snapshot began, until it is read.
     admin_before: Option<AdminDigest>,
@@ -237,6 +265,8 @@ pub enum Row {
     Project(ProjectId, Arc<Project>),
     /// The digest of the admin key.
     Admin(AdminDigest),
+    /// A revocation.
+    Revocation(Revocation),
 }
 
 impl Row {
@@ -245,6 +275,7 @@ impl Row {
         match self {
             Self::Project(project, is) => Change::Restore { project, is: Project::clone(&is) },
             Self::Admin(digest) => Change::SetAdmin(digest),
+            Self::Revocation(revocation) => Change::Revoke(revocation),
         }
     }
 }
@@ -265,9 +296,20 @@ impl Table {
         self.admin
     }
 
+    /// Number of revocations of a project.
+    pub fn revocations(&self, project: &ProjectId) -> usize {
+        self.revocations.count(project)
+    }
+
+    /// What was revoked of a token.
+    pub(crate) fn revoked(&self, project: &ProjectId, holder: &Holder) -> Revoked {
+        self.revocations.of(project, holder)
+    }
+
     /// A table of the same projects, to be changed apart from this one.
     pub(crate) fn copied(&self) -> Self {
-        let mut copy = Self { admin: self.admin, ..Self::default() };
+        let revocations = self.revocations.copied();
+        let mut copy = Self { admin: self.admin, revocations, ..Self::default() };
         for (id, project) in self.iter() {
             copy.projects.insert(id.clone(), project.clone());
         }
@@ -302,19 +344,25 @@ impl Snapshots for Table {
     fn begin_snapshot(&mut self) {
         self.admin_before = self.admin;
         self.projects.begin_snapshot();
+        self.revocations.rows.begin_snapshot();
     }
 
     fn next_rows(&mut self, most: usize) -> Option<Vec<Row>> {
         if let Some(digest) = self.admin_before.take() {
             return Some(vec![Row::Admin(digest)]);
         }
-        let rows = self.projects.next_rows(most)?;
-        Some(rows.into_iter().map(|(id, project)| Row::Project(id, project)).collect())
+        if let Some(rows) = self.projects.next_rows(most) {
+            return Some(rows.into_iter().map(|(id, project)| Row::Project(id, project)).collect());
+        }
+        let rows = self.revocations.rows.next_rows(most)?;
+        let row = |(key, at): (revocation::Key, _)| Row::Revocation(Revocation::of_row(key, at));
+        Some(rows.into_iter().map(row).collect())
     }
 
     fn end_snapshot(&mut self) {
         self.admin_before = None;
         self.projects.end_snapshot();
+        self.revocations.rows.end_snapshot();
     }
 
     fn restore(row: Row, change: &mut dyn FnMut(Change)) {
@@ -356,6 +404,11 @@ impl log::StateMachine for Table {
                 Err(declined) => Err(declined),
             },
             Change::SetAdmin(_) => Ok(()),
+            // A project of the configuration is not stored.
+            Change::Revoke(revocation) => match self.active(&revocation.project) {
+                Ok(_) | Err(Declined::NoSuchProject) => self.revocations.validate(revocation),
+                Err(declined) => Err(declined),
+            },
             Change::Restore { project, .. } => match self.get(project) {
                 Some(_) => Err(Declined::Exists),
                 None => Ok(()),
@@ -373,12 +426,14 @@ impl log::StateMachine for Table {
             }
             Change::Configure { project, config } => self.edit(project).config = config,
             Change::Remove { project } => {
+                self.revocations.clear(&project);
                 *self.edit(project) = Project { state: ProjectState::Removing, ..Project::default() };
             }
             Change::Forget { project } => {
                 self.projects.remove(&project);
             }
             Change::SetAdmin(digest) => self.admin = Some(digest),
+            Change::Revoke(revocation) => self.revocations.apply(revocation),
             Change::Restore { project, is } => {
                 self.projects.insert(project, Arc::new(is));
             }

@@ -10,6 +10,7 @@ use serde_json::{Map, Number, Value, json};
 use tidings_model::{Pattern, ProjectId, Timestamp, limits};
 
 use crate::principal::{Grants, Principal, Resources, Scope};
+use crate::topics::TopicGrants;
 use crate::{Key, Kid};
 
 /// Why a text is not a valid token. The message does not contain the text.
@@ -42,11 +43,30 @@ pub struct Claims {
     pub expires_at: Timestamp,
     /// The token is valid from this time on; `None` for no lower bound.
     pub not_before: Option<Timestamp>,
+    /// Time at which the token was issued. A revocation of its user touches it if this is absent, or not after the
+    /// revocation.
+    pub issued_at: Option<Timestamp>,
+    /// Id of the token, by which it can be revoked.
+    pub id: Option<Box<str>>,
     /// Resources to which the token is restricted.
     pub resources: Resources,
 }
 
 impl Claims {
+    /// Claims of a token that is restricted by its scope and its expiry alone.
+    pub fn new(project: ProjectId, scope: Scope, expires_at: Timestamp) -> Self {
+        Self {
+            project,
+            user: None,
+            scope,
+            expires_at,
+            not_before: None,
+            issued_at: None,
+            id: None,
+            resources: Resources::default(),
+        }
+    }
+
     /// Signs a token with these claims. Times are rounded to whole seconds.
     pub fn sign(&self, key: &Key) -> String {
         let header = json!({ "alg": "HS256", "typ": "JWT", "kid": key.kid().as_str() });
@@ -80,9 +100,11 @@ impl Claims {
         put("scope", Some(self.scope.as_str().into()));
         put("exp", Some(seconds(self.expires_at)));
         put("nbf", self.not_before.map(seconds));
+        put("iat", self.issued_at.map(seconds));
+        put("jti", text(&self.id));
         put("stream_id", text(stream_id));
         put("streams", globs(streams));
-        put("topics", globs(topics));
+        put("topics", topics.as_ref().map(topics_json));
         put("rooms", globs(rooms));
         put("entities", globs(entities));
         put("session", text(session));
@@ -165,6 +187,10 @@ struct WireClaims {
     #[serde(default, deserialize_with = "present")]
     nbf: Option<Value>,
     #[serde(default, deserialize_with = "present")]
+    iat: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    jti: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
     stream_id: Option<Value>,
     #[serde(default, deserialize_with = "present")]
     streams: Option<Value>,
@@ -194,6 +220,10 @@ impl WireClaims {
         if user.as_ref().is_some_and(|user| user.is_empty() || user.len() > limits::USER_ID_BYTES) {
             return Err(InvalidToken::Claim("sub"));
         }
+        let id = text("jti", self.jti)?;
+        if id.as_ref().is_some_and(|id| id.is_empty() || id.len() > limits::TOKEN_ID_BYTES) {
+            return Err(InvalidToken::Claim("jti"));
+        }
         let scope = text("scope", self.scope)?.and_then(|scope| Scope::parse(&scope));
         Ok(Claims {
             project: ProjectId::parse(&project).map_err(|_| InvalidToken::Claim("project"))?,
@@ -201,10 +231,12 @@ impl WireClaims {
             scope: scope.ok_or(InvalidToken::Claim("scope"))?,
             expires_at: moment("exp", self.exp)?.ok_or(InvalidToken::Claim("exp"))?,
             not_before: moment("nbf", self.nbf)?,
+            issued_at: moment("iat", self.iat)?,
+            id,
             resources: Resources {
                 stream_id: text("stream_id", self.stream_id)?,
                 streams: globs("streams", self.streams)?,
-                topics: globs("topics", self.topics)?,
+                topics: topics(self.topics)?,
                 rooms: globs("rooms", self.rooms)?,
                 entities: globs("entities", self.entities)?,
                 session: text("session", self.session)?,
@@ -233,6 +265,26 @@ fn millis(seconds: &Number) -> Option<u64> {
         Some(seconds) => Some(seconds.saturating_mul(1000)),
         // Saturates; NaN becomes `None`.
         None => seconds.as_f64().filter(|seconds| *seconds >= 0.0).map(|seconds| (seconds * 1000.0) as u64),
+    }
+}
+
+/// Parses grants of topics: patterns for both ways, or an object with those for each. What the object does not have
+/// grants nothing, and anything else in it is refused: it may be a misspelt restriction.
+fn topics(value: Option<Value>) -> Result<Option<TopicGrants>, InvalidToken> {
+    let Some(Value::Object(mut ways)) = value else {
+        return Ok(globs("topics", value)?.map(TopicGrants::both));
+    };
+    let mut way = |name| Ok(globs("topics", ways.remove(name))?.unwrap_or_default());
+    let grants = TopicGrants { subscribe: way("subscribe")?, publish: way("publish")? };
+    if ways.is_empty() { Ok(Some(grants)) } else { Err(InvalidToken::Claim("topics")) }
+}
+
+fn topics_json(grants: &TopicGrants) -> Value {
+    let texts = |globs: &[Pattern]| globs.iter().map(Pattern::as_str).collect::<Value>();
+    let TopicGrants { subscribe, publish } = grants;
+    match subscribe == publish {
+        true => texts(subscribe),
+        false => json!({ "subscribe": texts(subscribe), "publish": texts(publish) }),
     }
 }
 
@@ -272,6 +324,16 @@ mod tests {
         prop::option::of(prop::collection::vec(glob, 0..4))
     }
 
+    fn topics() -> impl Strategy<Value = Option<TopicGrants>> {
+        let apart = (globs(), globs()).prop_map(|(subscribe, publish)| {
+            Some(TopicGrants {
+                subscribe: subscribe.unwrap_or_default(),
+                publish: publish.unwrap_or_default(),
+            })
+        });
+        prop_oneof![globs().prop_map(|globs| globs.map(TopicGrants::both)), apart]
+    }
+
     fn text() -> impl Strategy<Value = Option<Box<str>>> {
         prop::option::of("\\PC{1,12}".prop_map(String::into_boxed_str))
     }
@@ -283,8 +345,10 @@ mod tests {
             scope in prop::sample::select(vec![Scope::Read, Scope::Write, Scope::Manage]),
             expires_at in 0..4_000_000_000u64,
             not_before in prop::option::of(0..4_000_000_000u64),
+            issued_at in prop::option::of(0..4_000_000_000u64),
+            id in text(),
             (stream_id, session) in (text(), text()),
-            (streams, topics, rooms, entities) in (globs(), globs(), globs(), globs()),
+            (streams, topics, rooms, entities) in (globs(), topics(), globs(), globs()),
         ) -> Claims {
             let seconds = |seconds: u64| Timestamp::from_millis(seconds * 1000);
             Claims {
@@ -293,6 +357,8 @@ mod tests {
                 scope,
                 expires_at: seconds(expires_at),
                 not_before: not_before.map(seconds),
+                issued_at: issued_at.map(seconds),
+                id,
                 resources: Resources { stream_id, streams, topics, rooms, entities, session },
             }
         }
@@ -354,6 +420,8 @@ mod tests {
             "scope",
             "exp",
             "nbf",
+            "iat",
+            "jti",
             "sub",
             "stream_id",
             "streams",
@@ -362,7 +430,7 @@ mod tests {
             "entities",
             "session",
         ] {
-            for value in [Value::Null, json!(true), json!({}), json!([1])] {
+            for value in [Value::Null, json!(true), json!({ "a": "b" }), json!([1])] {
                 assert_eq!(with(name, value.clone()), Err(InvalidToken::Claim(name)), "{name}: {value}");
             }
         }
@@ -372,8 +440,47 @@ mod tests {
         assert!(with("streams", json!(["***"])).is_err());
         assert!(with("streams", json!(vec!["a"; limits::GLOBS_PER_CLAIM + 1])).is_err());
         assert!(with("sub", json!("")).is_err());
+        assert!(with("jti", json!("")).is_err());
+        assert!(with("jti", json!("x".repeat(limits::TOKEN_ID_BYTES))).is_ok());
+        assert!(with("jti", json!("x".repeat(limits::TOKEN_ID_BYTES + 1))).is_err());
+        assert!(with("iat", json!(-1)).is_err());
+        assert!(with("iat", json!("1")).is_err());
         let text = format!("{}.{}.AA", "A".repeat(limits::TOKEN_BYTES), "A");
         assert_eq!(Unverified::parse(&text).unwrap_err(), InvalidToken::TooLong);
+    }
+
+    #[test]
+    fn topics_are_granted_in_both_ways_or_in_each_and_what_is_absent_is_none() {
+        let parse = |topics: Value| {
+            let claims =
+                json!({ "project": "app", "scope": "read", "exp": 4_000_000_000u64, "topics": topics });
+            let claims = Claims::from_json(claims.as_object().expect("an object").clone())?;
+            let TopicGrants { subscribe, publish } = claims.resources.topics.expect("the claim is there");
+            let texts = |globs: Vec<Pattern>| globs.iter().map(Pattern::to_string).collect::<Vec<_>>();
+            Ok((texts(subscribe).join(" "), texts(publish).join(" ")))
+        };
+        for (topics, subscribe, publish) in [
+            (json!("a.*"), "a.*", "a.*"),
+            (json!(["a", "b:**"]), "a b:**", "a b:**"),
+            (json!([]), "", ""),
+            (json!({}), "", ""),
+            (json!({ "subscribe": ["a", "b"] }), "a b", ""),
+            (json!({ "publish": "a/*" }), "", "a/*"),
+            (json!({ "subscribe": [], "publish": ["a"] }), "", "a"),
+        ] {
+            assert_eq!(parse(topics.clone()), Ok((subscribe.to_owned(), publish.to_owned())), "{topics}");
+        }
+        let many = vec!["a"; limits::GLOBS_PER_CLAIM + 1];
+        for topics in [
+            json!({ "subscribe": null }),
+            json!({ "publish": {} }),
+            json!({ "subscribe": [1] }),
+            json!({ "subscribe": ["***"] }),
+            json!({ "subscribe": [], "publsih": ["a"] }),
+            json!({ "publish": many }),
+        ] {
+            assert_eq!(parse(topics.clone()), Err(InvalidToken::Claim("topics")), "{topics}");
+        }
     }
 
     #[test]
