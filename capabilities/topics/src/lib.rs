@@ -1,0 +1,74 @@
+//! Topics: live publish and subscribe by name. A connection holds a set of topics and hears what is published under
+//! them from then on; nothing is stored.
+//!
+//! Read [`Hub`] (a driver, rules and a policy) and [`Topics`] (what a connection can do), then `operation` (the steps of a
+//! change) with `queue` (whose turn it is) and `underway` (what is pending), `publish`, [`driver`] (the contract of
+//! drivers) with [`memory`] and [`local`], and [`policy`].
+//!
+//! Invariants: what is in the set was accepted by the driver. Operations on one topic are made in the order in which
+//! they arrived. An operation that changes nothing has no effect at all. A batch is made as a whole or not at all; if the
+//! driver cannot take something back, the error says so. Nothing of a closed connection is left, and nobody waits for it.
+//!
+//! What it gives an application, with an example: `docs/topics.md`. Not here: WebSocket, HTTP, tokens (`api`); rings
+//! and cursors (`engine::deliver`).
+
+mod abort;
+mod answer;
+pub mod bus;
+mod change;
+#[cfg(any(test, feature = "contract-suite"))]
+pub mod contract;
+mod draft;
+pub mod driver;
+mod envelope;
+mod error;
+mod hub;
+mod inner;
+pub mod local;
+pub mod memory;
+mod message;
+mod operation;
+mod options;
+mod parcel;
+mod places;
+pub mod policy;
+mod publish;
+mod queue;
+mod result;
+pub mod router;
+mod state;
+mod topic;
+mod topics;
+mod typed;
+mod underway;
+
+pub use answer::Answer;
+pub use bus::{BusConsumer, BusDriver, BusOptions};
+pub use change::{Change, Held};
+pub use draft::Draft;
+pub use driver::{
+    BrokerConsumer, Consumption, Count, Deliver, DriverError, Handover, PubSubDriver, Route, Verification,
+};
+pub use envelope::{KIND_LENGTH, Payload, PublishEnvelope, RESERVED_META};
+pub use error::{
+    AbortReason, Aborted, AclDetails, Cause, ErrorDetails, MutateError, PubSubError, PubSubErrorCode,
+};
+pub use hub::{CountError, Hub, TopicCount};
+pub use local::{Encode, EncodeError, JsonText, Local, Member};
+pub use memory::MemoryDriver;
+pub use message::{Invalid, Message};
+pub use options::{MutateOptions, PublishOptions, SettleOptions, Verify, VerifyMode, VerifyOptions, WaitFor};
+pub use policy::{
+    Action, AllowAll, ClientId, Connection, Decision, Denial, DenialKind, ObserverError, Policy, Removal,
+};
+pub use result::{Capability, PublishError, PublishFailure, PublishResult, Sent};
+pub use state::LocalStatus;
+pub use tokio_util::sync::CancellationToken;
+pub use topic::{InvalidTopicPattern, TopicRules};
+pub use topics::{Topics, Verified};
+pub use typed::TypedTopic;
+
+/// The example of the page on topics is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/topics.md")]
+mod page {}
