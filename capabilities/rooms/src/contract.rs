@@ -22,7 +22,7 @@ pub use membership::*;
 
 use crate::Store;
 use crate::store::Found;
-use crate::table::{Back, Change, Declined, Row};
+use crate::table::{Change, Declined, LowerReceipt, Row};
 
 /// Makes a `#[tokio::test]` of each promise, on an empty store from `$make`.
 #[macro_export]
@@ -146,8 +146,8 @@ fn join_room(log: LogId, add: &[&str], joined: Position, most: usize) -> Change 
     Change::Members { log, add: users(add), remove: Vec::new(), joined, most }
 }
 
-fn see(log: LogId, who: &str, on: &str, through: Position, second: u64, back: Back) -> Change {
-    Change::See { log, user: user(who), device: device(on), through, at: time(second), back }
+fn see(log: LogId, who: &str, on: &str, through: Position, second: u64, lower: LowerReceipt) -> Change {
+    Change::See { log, user: user(who), device: device(on), through, at: time(second), lower }
 }
 
 async fn room(store: &impl Store, name: &str) -> Option<LogId> {
@@ -270,7 +270,7 @@ pub async fn a_refused_operation_leaves_no_trace(mut fixture: impl Fixture<Store
     let commit = Commit::new()
         .with(Operation::create(lobby))
         .changing(Change::Reserve { log: lobby, through: at(9) })
-        .changing(see(lobby, "ann", "phone", at(1), 1, Back::Stay));
+        .changing(see(lobby, "ann", "phone", at(1), 1, LowerReceipt::Ignore));
     let refused = store.commit(commit).await.expect_err("there is such a log");
     assert!(matches!(refused, CommitError::Refused(Refusal::LogExists(log)) if log == lobby), "{refused}");
     fixture.reopen().await;
@@ -335,12 +335,12 @@ pub async fn a_device_has_seen_as_much_as_it_told(mut fixture: impl Fixture<Stor
     let store = fixture.store();
     let log = create(store, row("shop/lobby", &["ann", "bob"])).await;
     let changes = [
-        see(log, "ann", "phone", at(5), 1, Back::Stay),
-        see(log, "ann", "phone", at(3), 2, Back::Stay),
-        see(log, "ann", "laptop", at(5), 3, Back::Stay),
-        see(log, "ann", "laptop", at(2), 4, Back::Go),
-        see(log, "bob", "phone", at(9), 5, Back::Stay),
-        see(log, "bob", "phone", at(9), 6, Back::Stay),
+        see(log, "ann", "phone", at(5), 1, LowerReceipt::Ignore),
+        see(log, "ann", "phone", at(3), 2, LowerReceipt::Ignore),
+        see(log, "ann", "laptop", at(5), 3, LowerReceipt::Ignore),
+        see(log, "ann", "laptop", at(2), 4, LowerReceipt::Store),
+        see(log, "bob", "phone", at(9), 5, LowerReceipt::Ignore),
+        see(log, "bob", "phone", at(9), 6, LowerReceipt::Ignore),
     ];
     make(store, changes).await;
     let expected = |device: &str, number, second| (device.to_owned(), at(number), time(second));

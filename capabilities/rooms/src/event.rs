@@ -94,7 +94,7 @@ impl NewEvent {
     pub fn parse(kind: Kind, payload: Bytes) -> Result<Self, BadEvent> {
         let value = serde_json::from_slice(&payload).map_err(|error| BadEvent::NotJson(error.to_string()))?;
         Self::check(kind, &value)?;
-        if kind == Kind::Reaction && serde_json::from_slice::<EachOnce>(&payload).is_err() {
+        if kind == Kind::Reaction && serde_json::from_slice::<UniqueFields>(&payload).is_err() {
             return Err(BadEvent::Ambiguous);
         }
         let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
@@ -191,7 +191,7 @@ fn reaction_key(kind: Kind, payload: &[u8]) -> Option<ReactionKey<'_>> {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(dead_code, reason = "they are there once, that is all")]
-struct EachOnce {
+struct UniqueFields {
     message_id: IgnoredAny,
     actor: IgnoredAny,
     reaction: IgnoredAny,

@@ -22,7 +22,7 @@ type Rows = HashMap<LogId, HashMap<UserId, MemberLeases>, LogHash>;
 #[derive(Default)]
 struct MemberLeases {
     /// State shared by all current leases of the user.
-    standing: Arc<Standing>,
+    state: Arc<LeaseState>,
     /// Number of current leases.
     taken: usize,
     /// Number of removals in progress.
@@ -31,30 +31,30 @@ struct MemberLeases {
 
 /// State of a member's leases. Default: a removal is in progress with an unknown outcome.
 #[derive(Default)]
-struct Standing(AtomicU8);
+struct LeaseState(AtomicU8);
 
-impl Standing {
+impl LeaseState {
     const LEAVING: u8 = 0;
     const HOLDS: u8 = 1;
     /// The user is no longer a member of the room.
     const REVOKED: u8 = 2;
     /// The removal has failed.
-    const SHAKEN: u8 = 3;
+    const UNCERTAIN: u8 = 3;
 
-    fn is(&self, standing: u8) -> bool {
-        self.0.load(Ordering::SeqCst) == standing
+    fn is(&self, state: u8) -> bool {
+        self.0.load(Ordering::SeqCst) == state
     }
 
-    fn set(&self, standing: u8) {
-        self.0.store(standing, Ordering::SeqCst);
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::SeqCst);
     }
 }
 
 impl MemberLeases {
     /// Sets the final state of the current leases. Later leases get a new shared state.
-    fn end(&mut self, standing: u8) {
-        self.standing.set(standing);
-        (self.standing, self.taken) = (Arc::default(), 0);
+    fn end(&mut self, state: u8) {
+        self.state.set(state);
+        (self.state, self.taken) = (Arc::default(), 0);
     }
 
     fn is_empty(&self) -> bool {
@@ -67,22 +67,22 @@ impl MembershipLeases {
         let mut rows = self.lock();
         let member = rows.entry(room).or_default().entry(user.clone()).or_default();
         if member.taken == 0 && member.leaving == 0 {
-            member.standing.set(Standing::HOLDS);
+            member.state.set(LeaseState::HOLDS);
         }
         member.taken += 1;
-        MembershipLease { leases: self.clone(), room, user: user.clone(), standing: member.standing.clone() }
+        MembershipLease { leases: self.clone(), room, user: user.clone(), state: member.state.clone() }
     }
 
     /// Marks users as being removed until the returned guard is dropped.
-    pub(crate) fn leave(&self, room: LogId, users: &[UserId]) -> Leaving {
+    pub(crate) fn leave(&self, room: LogId, users: &[UserId]) -> PendingRemoval {
         let mut rows = self.lock();
         let row = rows.entry(room).or_default();
         for user in users {
             let member = row.entry(user.clone()).or_default();
-            member.standing.set(Standing::LEAVING);
+            member.state.set(LeaseState::LEAVING);
             member.leaving += 1;
         }
-        Leaving { leases: self.clone(), room, users: users.to_vec() }
+        PendingRemoval { leases: self.clone(), room, users: users.to_vec() }
     }
 
     /// Revokes the leases of users that were removed.
@@ -90,7 +90,7 @@ impl MembershipLeases {
         self.tidy(room, |row| {
             for user in users {
                 let Some(member) = row.get_mut(user) else { continue };
-                member.end(Standing::REVOKED);
+                member.end(LeaseState::REVOKED);
                 if member.is_empty() {
                     row.remove(user);
                 }
@@ -101,7 +101,7 @@ impl MembershipLeases {
     /// Revokes all leases of a room that has ended.
     pub(crate) fn clear(&self, room: LogId) {
         if let Some(row) = self.lock().get_mut(&room) {
-            row.values_mut().for_each(|member| member.end(Standing::REVOKED));
+            row.values_mut().for_each(|member| member.end(LeaseState::REVOKED));
         }
     }
 
@@ -125,19 +125,19 @@ pub struct MembershipLease {
     leases: MembershipLeases,
     room: LogId,
     user: UserId,
-    standing: Arc<Standing>,
+    state: Arc<LeaseState>,
 }
 
 impl MembershipLease {
     /// Whether the user may still read the room. Once this is false it never becomes true again.
     pub fn holds(&self) -> bool {
-        self.standing.is(Standing::HOLDS)
+        self.state.is(LeaseState::HOLDS)
     }
 
     /// Whether the user is known to be no longer a member. A lease that neither holds nor is revoked belongs to a
     /// removal that is in progress or has failed; its user may try to take a new lease.
     pub fn is_revoked(&self) -> bool {
-        self.standing.is(Standing::REVOKED)
+        self.state.is(LeaseState::REVOKED)
     }
 }
 
@@ -145,7 +145,7 @@ impl Drop for MembershipLease {
     fn drop(&mut self) {
         self.leases.tidy(self.room, |row| {
             let Some(member) = row.get_mut(&self.user) else { return };
-            if Arc::ptr_eq(&member.standing, &self.standing) {
+            if Arc::ptr_eq(&member.state, &self.state) {
                 member.taken -= 1;
             }
             if member.is_empty() {
@@ -156,13 +156,13 @@ impl Drop for MembershipLease {
 }
 
 /// Guard of a removal in progress. Leases that were not revoked by the time it is dropped end without being revoked.
-pub(crate) struct Leaving {
+pub(crate) struct PendingRemoval {
     leases: MembershipLeases,
     room: LogId,
     users: Vec<UserId>,
 }
 
-impl Drop for Leaving {
+impl Drop for PendingRemoval {
     fn drop(&mut self) {
         self.leases.tidy(self.room, |row| {
             for user in &self.users {
@@ -170,7 +170,7 @@ impl Drop for Leaving {
                 member.leaving -= 1;
                 if member.leaving == 0 {
                     // No removal is left that could revoke these leases; their users may try to take new ones.
-                    member.end(Standing::SHAKEN);
+                    member.end(LeaseState::UNCERTAIN);
                 }
                 if member.is_empty() {
                     row.remove(user);

@@ -3,7 +3,7 @@
 //! A room is a log whose positions are ULIDs, and a set of members. Read [`Rooms`] (the handle) and [`Cursor`], then
 //! [`generator`] (which cursor is next), `active` with `registry` (what is in memory of a room that is being written to),
 //! `caches` (what of it follows the table), `ownership` (when this node may write), [`write`](mod@write) with `idempotency`
-//! (what a repeated request is told) and [`read`]; then [`members`] with `leases` (who may hear it, until when),
+//! (what a repeated request is told), [`journal`] (which of it others in the project hear) and [`read`]; then [`members`] with `leases` (who may hear it, until when),
 //! [`seen`] (how far somebody has come), [`sweep`] (what goes, and when), [`reader_limits`] (who comes too often) and [`table`]
 //! with [`store`] (what is stored, and the contract a store keeps for it).
 //!
@@ -23,6 +23,7 @@ mod error;
 pub mod event;
 pub mod generator;
 mod idempotency;
+pub mod journal;
 mod leases;
 pub mod members;
 mod ownership;

@@ -88,7 +88,7 @@ impl Rooms {
 
     /// Takes a lease that holds as long as the user is a member. Call it before [`Rooms::member`], so that a removal in
     /// between is noticed by one of the two.
-    pub fn attend(&self, room: &Room, user: &UserId) -> MembershipLease {
+    pub fn take_lease(&self, room: &Room, user: &UserId) -> MembershipLease {
         self.inner.caches.leases.take(room.log, user)
     }
 
@@ -102,6 +102,7 @@ impl Rooms {
             let commit = Commit {
                 operations: logs.iter().copied().map(Operation::Delete).collect(),
                 changes: logs.iter().map(|&log| Change::Remove { log }).collect(),
+                ..Commit::new()
             };
             match self.inner.commit(commit).await.map_err(RoomError::from) {
                 // If one of the rooms was removed concurrently, the remaining ones are listed again.

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
 use tidings_engine::duty::Leadership;
+use tidings_engine::journal::Journals;
 use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock, Metrics, Rng};
 use tidings_model::{LogId, ProjectId, RoomId, limits};
@@ -20,6 +21,7 @@ use crate::seen::PendingReceipts;
 #[derive(Clone)]
 pub struct Rooms {
     pub(crate) inner: Arc<Inner>,
+    pub(crate) journals: Journals,
 }
 
 pub(crate) struct Inner {
@@ -155,7 +157,14 @@ impl Rooms {
                 idempotency: IdempotencyCache::default(),
                 pending_receipts: PendingReceipts::default(),
             }),
+            journals: Journals::default(),
         })
+    }
+
+    /// Sets the journals that stored events are entered into.
+    #[must_use]
+    pub fn journaled(self, journals: Journals) -> Self {
+        Self { journals, ..self }
     }
 
     /// Ownership epoch of the rooms: that of this node while it leads, otherwise the last one it has seen.

@@ -9,7 +9,7 @@ use tidings_engine::log::{Commit, CommitError, StoreError};
 use tidings_model::{DeviceId, LogId, Position, Timestamp, UserId};
 
 use crate::rooms::Inner;
-use crate::table::{Back, Change, Devices};
+use crate::table::{Change, Devices, LowerReceipt};
 use crate::{Cursor, Room, RoomError, Rooms};
 
 /// Maximum number of receipts in one commit.
@@ -115,11 +115,11 @@ impl Rooms {
         if force {
             let _writing = inner.pending_receipts.writing.lock().await;
             inner.pending_receipts.lock().forget(&key, None);
-            inner.commit(Commit::new().changing(see(key, seen, Back::Go))).await?;
+            inner.commit(Commit::new().changing(see(key, seen, LowerReceipt::Store))).await?;
         } else if inner.is_news(&key, seen).await? {
             // Without waiting for other writers: the highest cursor wins in any order, and many receipts
             // share a commit.
-            inner.commit(Commit::new().changing(see(key, seen, Back::Stay))).await?;
+            inner.commit(Commit::new().changing(see(key, seen, LowerReceipt::Ignore))).await?;
         } else {
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl Rooms {
             let mut commit = Commit::new();
             for (key, seen) in some {
                 if inner.counts_as_seen(key, *seen).await? {
-                    commit = commit.changing(see(key.clone(), *seen, Back::Stay));
+                    commit = commit.changing(see(key.clone(), *seen, LowerReceipt::Ignore));
                 }
             }
             if !commit.changes.is_empty() {
@@ -224,7 +224,7 @@ impl Inner {
     }
 }
 
-fn see(key: Key, (through, at): (Position, Timestamp), back: Back) -> Change {
+fn see(key: Key, (through, at): (Position, Timestamp), lower: LowerReceipt) -> Change {
     let (log, user, device) = key;
-    Change::See { log, user, device, through, at, back }
+    Change::See { log, user, device, through, at, lower }
 }

@@ -63,7 +63,7 @@ impl Rooms {
     }
 
     /// Runs the regular work of rooms. Never returns.
-    pub async fn tend(self) {
+    pub async fn maintain(self) {
         tokio::join!(self.write_for_ever(), self.sweep_for_ever());
     }
 

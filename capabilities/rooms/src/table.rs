@@ -134,7 +134,7 @@ pub enum Change {
         /// Time of the receipt. Stored even if the position is unchanged.
         at: Timestamp,
         /// What to do if the device has seen more before.
-        back: Back,
+        lower: LowerReceipt,
     },
     /// Removes the read receipts of a user's silent devices.
     Forget {
@@ -149,11 +149,11 @@ pub enum Change {
 
 /// What to do with a read receipt that is lower than the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Back {
+pub enum LowerReceipt {
     /// Ignore the lower one.
-    Stay,
+    Ignore,
     /// Store the lower one.
-    Go,
+    Store,
 }
 
 /// Why a change is refused.
@@ -215,7 +215,7 @@ impl Kept {
             Self::Seen(log, user, devices) => {
                 for (device, &(through, at)) in &*devices {
                     let (user, device) = (user.clone(), device.clone());
-                    change(Change::See { log, user, device, through, at, back: Back::Go });
+                    change(Change::See { log, user, device, through, at, lower: LowerReceipt::Store });
                 }
             }
         }
@@ -349,14 +349,21 @@ impl Table {
         }
     }
 
-    fn see(&mut self, log: LogId, user: UserId, device: DeviceId, seen: (Position, Timestamp), back: Back) {
+    fn see(
+        &mut self,
+        log: LogId,
+        user: UserId,
+        device: DeviceId,
+        seen: (Position, Timestamp),
+        lower: LowerReceipt,
+    ) {
         if !self.rows.contains_key(&log) {
             return;
         }
         let devices = Arc::make_mut(self.seen.or_insert_with((log, user), Arc::default));
         let (through, at) = seen;
         let known = devices.entry(device.clone()).or_insert(seen);
-        if back == Back::Go || through > known.0 {
+        if lower == LowerReceipt::Store || through > known.0 {
             *known = (through, at);
         } else if through == known.0 {
             // The device is still in use: an unchanged receipt must not be removed as silent.
@@ -505,8 +512,8 @@ impl StateMachine for Table {
                 collapsed.drain(..gone);
                 collapsed.shrink_to(2 * collapsed.len());
             }),
-            Change::See { log, user, device, through, at, back } => {
-                self.see(log, user, device, (through, at), back);
+            Change::See { log, user, device, through, at, lower } => {
+                self.see(log, user, device, (through, at), lower);
             }
             Change::Forget { log, user, before } => self.forget(log, &user, before),
         }

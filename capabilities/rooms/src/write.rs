@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use tidings_engine::DetachOnDrop;
+use tidings_engine::journal::Journals;
 use tidings_engine::log::{
     Append, Appended, Boundary, Commit, CommitError, Conditions, Positions, Record, Refusal,
 };
@@ -12,10 +14,10 @@ use tidings_model::{CommitNumber, LogId, Position, Producer, ProducerId, Timesta
 
 use crate::active::{Active, InFlight, Marks};
 use crate::idempotency::Answer;
+use crate::journal::{self, EventInfo};
 use crate::ownership::Tenure;
 use crate::rooms::Inner;
 use crate::{Change, Cursor, Kind, NewEvent, Room, RoomError, Rooms};
-use tidings_engine::DetachOnDrop;
 
 /// Ephemeral cursors are reserved for this time ahead, so that most ephemeral events need no commit.
 const RESERVED_AHEAD: Duration = Duration::from_secs(4);
@@ -63,12 +65,12 @@ impl Rooms {
         if !kept.is_empty() {
             let stamp = |n: usize| producer.as_ref().filter(|_| n == 0);
             let payloads = kept.iter().enumerate().map(|(n, event)| event.stored(now, stamp(n))).collect();
-            let kinds = kept.iter().map(|event| event.kind).collect();
-            let (log, active) = (room.log, active.clone());
-            let appending = Appending { tenure, log, active, kinds, payloads, producer, now };
+            let (room, journals, active) = (room.clone(), self.journals.clone(), active.clone());
+            let events = kept.iter().map(|&event| EventInfo::of(event)).collect();
+            let appending = Appending { tenure, room, journals, active, events, payloads, producer, now };
             match appending.run(inner).await? {
-                Landed::Now(appended) => kept_at = places(appended.first, kept.len()),
-                Landed::Before(events) => return Ok(Written { events, duplicate: true }),
+                AppendOutcome::New(appended) => kept_at = places(appended.first, kept.len()),
+                AppendOutcome::Repeated(events) => return Ok(Written { events, duplicate: true }),
             }
         }
         let mut ephemeral_at = Vec::new();
@@ -131,37 +133,40 @@ fn places(first: Position, count: usize) -> Vec<Cursor> {
 /// An append to a room.
 struct Appending {
     tenure: Arc<Tenure>,
-    log: LogId,
+    room: Room,
+    journals: Journals,
     active: Arc<Active>,
-    kinds: Vec<Kind>,
+    events: Vec<EventInfo>,
+    /// Stored forms of the events.
     payloads: Vec<Bytes>,
     producer: Option<Producer>,
     now: Timestamp,
 }
 
 /// The result of an append.
-enum Landed {
-    Now(Appended),
+enum AppendOutcome {
+    New(Appended),
     /// The request is a repetition; these are the events of the first one.
-    Before(Vec<(Cursor, Timestamp)>),
+    Repeated(Vec<(Cursor, Timestamp)>),
 }
 
 impl Appending {
-    async fn run(self, inner: &Arc<Inner>) -> Result<Landed, RoomError> {
-        let (log, producer) = (self.log, self.producer.clone());
+    async fn run(self, inner: &Arc<Inner>) -> Result<AppendOutcome, RoomError> {
+        let (log, producer) = (self.room.log, self.producer.clone());
         // If the caller goes away, the commit may still be made. Then the work after it must be done as well,
         // and until its outcome is known no later ephemeral event may be shown.
         match (DetachOnDrop::new(self.commit(inner.clone())).await, producer) {
-            (Ok(appended), _) => Ok(Landed::Now(appended)),
+            (Ok(appended), _) => Ok(AppendOutcome::New(appended)),
             (Err(CommitError::Refused(Refusal::Duplicate { .. })), Some(producer)) => {
-                inner.repeated(log, &producer).await.map(Landed::Before)
+                inner.repeated(log, &producer).await.map(AppendOutcome::Repeated)
             }
             (Err(error), _) => Err(error.into()),
         }
     }
 
     async fn commit(self, inner: Arc<Inner>) -> Result<Appended, CommitError<crate::Declined>> {
-        let Self { tenure, log, active, kinds, payloads, producer, now } = self;
+        let Self { tenure, room, journals, active, events, payloads, producer, now } = self;
+        let log = room.log;
         let _appending = active.appending.read().await;
         let count = payloads.len();
         let (least, in_flight) = InFlight::begin_append(&inner, log, active.clone(), count as u64, now);
@@ -170,12 +175,15 @@ impl Appending {
             conditions: Conditions { producer: producer.clone(), ..Conditions::default() },
             ..Append::new(log, payloads)
         };
-        let marks = Marks { kept: true, reacted: kinds.contains(&Kind::Reaction) };
+        let marks = Marks { kept: true, reacted: events.iter().any(|event| event.kind == Kind::Reaction) };
         let commit = marking(Commit::new().with(append), log, active.marks(), marks, now);
-        let appended = inner.commit_in(&tenure, commit).await?.appended();
+        let entry = |stored: &[Bytes]| journal::entry(&room, &events, stored);
+        let make = |commit| inner.commit_in(&tenure, commit);
+        let committed = journals.commit(&room.project, journal::SOURCE, commit, 0, entry, make).await?;
+        let appended = committed.appended();
         in_flight.committed(appended.last);
         active.marked(marks);
-        inner.counts.written(kinds);
+        inner.counts.written(events.iter().map(|event| event.kind));
         if let Some(producer) = producer {
             inner.idempotency.remember(log, &producer, Answer { first: appended.first, count, at: now });
         }

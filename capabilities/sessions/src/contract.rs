@@ -25,7 +25,7 @@ pub use catalog::StreamsAndSessions;
 pub use delivery::*;
 pub use endings::*;
 
-use crate::table::{Change, Declined, Expected, Is, Store};
+use crate::table::{Change, Declined, Expected, SessionIs, Store};
 
 /// Generates a `#[tokio::test]` for each promise, on an empty fixture from `$make`.
 #[macro_export]
@@ -38,7 +38,7 @@ macro_rules! sessions_contract {
             a_refused_change_leaves_no_trace
             a_refused_operation_leaves_no_trace
             of_two_who_begin_a_session_one_wins
-            of_two_who_deliver_a_stretch_one_wins
+            of_two_who_deliver_a_batch_one_wins
             an_append_does_not_pass_a_new_subscriber_by
             progress_of_a_source_is_kept
             sources_are_behind_until_all_is_delivered
@@ -91,7 +91,7 @@ fn stream(log: LogId, owner: Owner, expires_at: Option<Timestamp>) -> Stream {
     }
 }
 
-fn subscribe(session: LogId, session_is: Is, source: LogId, since: Position) -> Change {
+fn subscribe(session: LogId, session_is: SessionIs, source: LogId, since: Position) -> Change {
     Change::Subscribe {
         session,
         session_is,
@@ -142,7 +142,7 @@ async fn source(store: &impl Store, name: &str) -> LogId {
 fn beginning(log: LogId, name: &str, expires_at: Timestamp, source: LogId) -> Commit<Change> {
     creation(log, name, stream(log, Owner::Session, Some(expires_at))).changing(subscribe(
         log,
-        Is::New,
+        SessionIs::New,
         source,
         Position::ZERO,
     ))
@@ -194,7 +194,7 @@ pub async fn a_subscription_is_seen_from_both_sides(mut fixture: impl Fixture<St
     assert_eq!(hearing(store, sources[0]).await, None);
     let one = session(store, "one", time(9), sources[0]).await;
     let two = session(store, "two", time(9), sources[0]).await;
-    make(store, [subscribe(two, Is::There, sources[1], Position::ZERO)]).await;
+    make(store, [subscribe(two, SessionIs::Existing, sources[1], Position::ZERO)]).await;
     for _ in 0..2 {
         let store = fixture.store();
         assert_eq!(heard(store, one).await, Some(vec![sources[0]]));
@@ -232,7 +232,7 @@ pub async fn what_was_delivered_is_shown_as_it_was(mut fixture: impl Fixture<Sto
     let source = source(store, "news").await;
     let log = session(store, "one", time(9), source).await;
     for (since, form) in [(4, true), (8, false)] {
-        let mut again = subscribe(log, Is::There, source, at(since));
+        let mut again = subscribe(log, SessionIs::Existing, source, at(since));
         if let Change::Subscribe { envelope, .. } = &mut again {
             *envelope = Some(form);
         }
@@ -254,7 +254,8 @@ pub async fn a_refused_change_leaves_no_trace(mut fixture: impl Fixture<Store: S
     let source = source(store, "news").await;
     let one = session(store, "one", time(9), source).await;
     let log = reserve(store).await;
-    let to_a_session = beginning(log, "two", time(9), source).changing(subscribe(log, Is::New, one, at(0)));
+    let to_a_session =
+        beginning(log, "two", time(9), source).changing(subscribe(log, SessionIs::New, one, at(0)));
     assert_eq!(commit(store, to_a_session).await, Err(Declined::SourceIsSession));
     let taken = beginning(log, "one", time(9), source);
     let exists = Declined::Streams(tidings_streams::table::Declined::Exists);
@@ -288,7 +289,7 @@ pub async fn of_two_who_begin_a_session_one_wins(mut fixture: impl Fixture<Store
     let sources = [source(store, "news").await, source(store, "sports").await];
     let log = reserve(store).await;
     commit(store, creation(log, "one", stream(log, Owner::Session, None))).await.expect("the name is free");
-    let by = |at: usize| change(store, subscribe(log, Is::New, sources[at], Position::ZERO));
+    let by = |at: usize| change(store, subscribe(log, SessionIs::New, sources[at], Position::ZERO));
     let winner = match join(by(0), by(1)).await {
         (Ok(()), Err(Declined::Moved)) => 0,
         (Err(Declined::Moved), Ok(())) => 1,

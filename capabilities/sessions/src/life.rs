@@ -38,7 +38,7 @@ pub struct CleanedUp {
 
 /// Whether a source had expired subscribers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lapsed {
+pub(crate) enum ExpiredSubscribers {
     /// No subscriber had expired.
     None,
     /// Some subscribers had expired. They have been ended, or were renewed in the meantime.
@@ -83,7 +83,7 @@ impl Sessions {
     /// does not stop the others; the error returned is that of the last one that failed.
     pub async fn clean_up(&self) -> Result<CleanedUp, SessionError> {
         let began = self.clock.elapsed();
-        self.streams.keep_heard().await;
+        self.streams.renew_live().await;
         let cleaned = self.end_expired().await;
         self.events.cleanup.took(self.clock.elapsed().saturating_sub(began));
         cleaned
@@ -128,15 +128,15 @@ impl Sessions {
     }
 
     /// Ends expired subscribers of a source that no client is reading, many in one commit.
-    pub(crate) async fn end_lapsed(&self, source: LogId) -> Result<Lapsed, SessionError> {
-        let mut seen = Lapsed::None;
+    pub(crate) async fn end_lapsed(&self, source: LogId) -> Result<ExpiredSubscribers, SessionError> {
+        let mut seen = ExpiredSubscribers::None;
         loop {
             let now = self.clock.now();
             let lapsed = self.store.lapsed(source, now, limits::ENDED_PER_COMMIT).await?;
             if lapsed.is_empty() {
                 return Ok(seen);
             }
-            seen = Lapsed::Some;
+            seen = ExpiredSubscribers::Some;
             let mut subscriptions = HashMap::new();
             for (log, _) in &lapsed {
                 let row = self.store.session(*log).await?;

@@ -19,7 +19,7 @@ use tidings_streams::{
 };
 
 use crate::breaker::Permission;
-use crate::life::Lapsed;
+use crate::life::ExpiredSubscribers;
 use crate::subscribe::ATTEMPTS;
 use crate::table::{Change, Expected, Progress};
 use crate::{Declined, SessionError, Sessions, Source};
@@ -83,9 +83,9 @@ const INLINE_ATTEMPTS: usize = 4;
 
 /// Whether a publish has used up its attempts to fan out inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hurry {
-    Yes,
-    No,
+enum InlineAttempts {
+    Exhausted,
+    Left,
 }
 
 /// Plan for one attempt to append and fan out.
@@ -136,10 +136,14 @@ impl Sessions {
             }
             let source = self.heard_source(found.stream.log).await?;
             let outcome = match source.filter(|_| prepared.adds()) {
-                None => self.append_alone(&found, prepared).await,
+                None => self.append_alone(key, &found, prepared).await,
                 Some(source) => {
-                    let hurry = if attempt < INLINE_ATTEMPTS { Hurry::No } else { Hurry::Yes };
-                    self.append_to(&found, source, prepared, request.conditions.tail, hurry).await
+                    let attempts = if attempt < INLINE_ATTEMPTS {
+                        InlineAttempts::Left
+                    } else {
+                        InlineAttempts::Exhausted
+                    };
+                    self.append_to(key, &found, source, prepared, request.conditions.tail, attempts).await
                 }
             };
             match outcome {
@@ -157,7 +161,7 @@ impl Sessions {
     /// delivered to them.
     pub(crate) async fn heard_source(&self, log: LogId) -> Result<Option<Arc<Source>>, SessionError> {
         let Some(source) = self.store.source(log).await? else { return Ok(None) };
-        if self.end_lapsed(log).await? == Lapsed::None {
+        if self.end_lapsed(log).await? == ExpiredSubscribers::None {
             return Ok(Some(source));
         }
         Ok(self.store.source(log).await?)
@@ -166,6 +170,7 @@ impl Sessions {
     /// Appends to a stream without subscribers, or only closes a stream.
     async fn append_alone(
         &self,
+        key: &StreamKey,
         found: &Found,
         prepared: Prepared,
     ) -> Result<Option<Published>, SessionError> {
@@ -176,7 +181,7 @@ impl Sessions {
             // If a session subscribes concurrently, the commit is refused and retried with fan-out.
             commit = commit.changing(Change::Expect { source: log, expected: Expected::Nobody });
         }
-        let committed = self.store.commit(commit).await;
+        let committed = self.commit_append(key, found, commit).await;
         if matches!(committed, Err(CommitError::Declined(Declined::Moved))) {
             return Ok(None);
         }
@@ -191,25 +196,26 @@ impl Sessions {
 
     async fn append_to(
         &self,
+        key: &StreamKey,
         found: &Found,
         source: Arc<Source>,
         prepared: Prepared,
         expected_tail: Option<Position>,
-        hurry: Hurry,
+        attempts: InlineAttempts,
     ) -> Result<Option<Published>, SessionError> {
         let (log, count) = (found.stream.log, source.targets.len());
-        let attempt = self.plan(log, &source, expected_tail.unwrap_or(found.status.tail), hurry);
+        let attempt = self.plan(log, &source, expected_tail.unwrap_or(found.status.tail), attempts);
         let mut commit = with_own(prepared.commit.clone());
         attempt.step.put(&mut commit, log, found.status.tail);
         if attempt.mode == Mode::Inline {
             for piece in source.targets.pieces() {
-                commit = commit.with(Refer { of: Of::Append(0), into: piece.clone() });
+                commit = commit.with(Refer { of: Of::Append(Prepared::APPEND), into: piece.clone() });
             }
         }
         // Releases the row, so that a concurrent change need not copy it.
         drop(source);
         let began = self.clock.elapsed();
-        let committed = self.store.commit(commit).await;
+        let committed = self.commit_append(key, found, commit).await;
         let took = self.clock.elapsed().saturating_sub(began);
         let referred = committed.as_ref().ok().map(Referral::of);
         let moved = match &committed {
@@ -235,6 +241,17 @@ impl Sessions {
         let fanout = self.settle(log, count, &attempt, &referral, took);
         self.remove_stale(log, referral.missing).await;
         Ok(Some(Published { appended: appended.clone(), fanout }))
+    }
+
+    /// Makes a commit that begins with a prepared append, and enters its messages into the journal.
+    async fn commit_append(
+        &self,
+        key: &StreamKey,
+        found: &Found,
+        commit: Commit<Change>,
+    ) -> Result<Committed, CommitError<Declined>> {
+        let make = |commit| self.store.commit(commit);
+        self.streams.commit_append(key, &found.stream, commit, Prepared::APPEND, make).await
     }
 
     /// Counts the outcome of a fan-out, records it with the breaker, and wakes the follower if delivery is left to it.
@@ -273,7 +290,7 @@ impl Sessions {
     }
 
     /// Decides how an append to a source with this tail is fanned out.
-    fn plan(&self, log: LogId, source: &Source, tail: Position, hurry: Hurry) -> Attempt {
+    fn plan(&self, log: LogId, source: &Source, tail: Position, attempts: InlineAttempts) -> Attempt {
         let (count, version) = (source.targets.len(), source.version);
         // `follower` lets the follower deliver; `publisher`, if possible, delivers inline.
         let (follower, publisher) = match &source.progress {
@@ -285,7 +302,7 @@ impl Sessions {
         };
         let left = |mode| Attempt { mode, step: follower, asked: false };
         let many = self.options.queue && count > self.options.fanout_queue_threshold;
-        if many || hurry == Hurry::Yes {
+        if many || attempts == InlineAttempts::Exhausted {
             return left(Mode::Queued);
         }
         // A new record must not overtake the follower's backlog.
@@ -311,7 +328,7 @@ impl Sessions {
         }
         let remove = |session| Change::Unsubscribe { session, source };
         let changes = sessions.into_iter().map(remove).collect();
-        if let Err(error) = self.store.commit(Commit { operations: Vec::new(), changes }).await {
+        if let Err(error) = self.store.commit(Commit { changes, ..Commit::new() }).await {
             tracing::warn!(%error, "could not remove subscribers that are not there any more");
         }
     }
@@ -321,7 +338,7 @@ impl Step {
     /// Adds the expectation or the change to the commit, and the tail condition it needs.
     fn put(self, commit: &mut Commit<Change>, source: LogId, tail: Position) {
         // A tail condition of the request is kept: if it does not name the actual tail, the commit is refused.
-        let expected = match commit.operations.first_mut() {
+        let expected = match commit.operations.get_mut(Prepared::APPEND) {
             Some(Operation::Append(append)) => &mut append.conditions.tail,
             _ => return,
         };
@@ -364,8 +381,8 @@ impl Referral {
 }
 
 fn with_own(commit: Commit<StreamChange>) -> Commit<Change> {
-    let Commit { operations, changes } = commit;
-    Commit { operations, changes: changes.into_iter().map(Change::Streams).collect() }
+    let Commit { operations, changes, rows } = commit;
+    Commit { operations, changes: changes.into_iter().map(Change::Streams).collect(), rows }
 }
 
 /// Result of a commit in terms of streams.

@@ -79,14 +79,14 @@ impl Default for Options {
 }
 
 /// Reservation for a session that is being created. Dropping it releases the reservation.
-pub(crate) struct Beginning {
+pub(crate) struct SessionReservation {
     all: Arc<Mutex<HashMap<ProjectId, usize>>>,
     project: ProjectId,
     /// Other sessions of the project that were being created when this one began.
     before: usize,
 }
 
-impl Drop for Beginning {
+impl Drop for SessionReservation {
     fn drop(&mut self) {
         let mut all = self.all.lock().expect("nobody panics while holding it");
         if let Some(count) = all.get_mut(&self.project) {
@@ -115,12 +115,12 @@ impl Sessions {
 
     /// Reserves one more session of a project until the returned guard is dropped, so that concurrent requests cannot
     /// exceed the limit.
-    pub(crate) async fn begin_one(&self, project: &ProjectId) -> Result<Beginning, SessionError> {
+    pub(crate) async fn begin_one(&self, project: &ProjectId) -> Result<SessionReservation, SessionError> {
         let beginning = {
             let mut all = self.beginning.lock().expect("nobody panics while holding it");
             let count = all.entry(project.clone()).or_default();
             *count += 1;
-            Beginning { all: self.beginning.clone(), project: project.clone(), before: *count - 1 }
+            SessionReservation { all: self.beginning.clone(), project: project.clone(), before: *count - 1 }
         };
         let most = self.options.max_per_project;
         let there = self.streams.sessions(project).await?;

@@ -10,7 +10,7 @@ use tidings_streams::{
     StreamState,
 };
 
-use crate::table::{Change, Is};
+use crate::table::{Change, SessionIs};
 use crate::{Declined, SessionError, Sessions};
 
 /// Maximum attempts of an operation that collides with concurrent changes.
@@ -81,7 +81,7 @@ impl Sessions {
                 // A fork may keep records it inherited for longer.
                 let keep = found.stream.retention().age.filter(|_| found.stream.forks == 0);
                 unreadable = keep.map(|keep| now - keep);
-                (found.stream.log, Is::There, found.stream.expiry)
+                (found.stream.log, SessionIs::Existing, found.stream.expiry)
             }
             None => {
                 beginning = Some(self.begin_one(&request.project).await?);
@@ -89,7 +89,7 @@ impl Sessions {
                 let stream = self.new_stream(log, &source.stream, now);
                 let create = StreamChange::Create { key: session_key, stream };
                 commit = commit.with(Operation::create(log)).changing(Change::Streams(create));
-                (log, Is::New, Expiry::Idle(self.options.ttl))
+                (log, SessionIs::New, Expiry::Idle(self.options.ttl))
             }
         };
         let commit = commit.changing(Change::Subscribe {
@@ -109,7 +109,7 @@ impl Sessions {
                 // A publisher that saw no subscriber yet may have appended in the meantime.
                 self.follower.notify(source.stream.log);
                 let expires_at = expiry.from(now).unwrap_or_default();
-                Ok(Some(Subscribed { expires_at, is_new: session_is == Is::New }))
+                Ok(Some(Subscribed { expires_at, is_new: session_is == SessionIs::New }))
             }
             Err(CommitError::Declined(
                 Declined::Moved | Declined::Streams(StreamDeclined::Exists | StreamDeclined::NotThere),

@@ -49,7 +49,7 @@ pub struct Session {
 impl Session {
     /// Active subscriptions.
     pub fn subscriptions(&self) -> impl Iterator<Item = &Subscription> {
-        self.subscriptions.iter().filter(|subscription| subscription.state == Hearing::Active)
+        self.subscriptions.iter().filter(|subscription| subscription.state == SubscriptionState::Active)
     }
 
     /// The active or ended subscription to a source.
@@ -72,11 +72,11 @@ impl Session {
         let Ok(at) = self.find(source) else { return };
         let row = &mut self.subscriptions[at];
         match row.state {
-            Hearing::Ended { .. } => {}
-            Hearing::Active if row.envelopes.is_empty() => {
+            SubscriptionState::Ended { .. } => {}
+            SubscriptionState::Active if row.envelopes.is_empty() => {
                 self.subscriptions.remove(at);
             }
-            Hearing::Active => row.state = Hearing::Ended { by: None },
+            SubscriptionState::Active => row.state = SubscriptionState::Ended { by: None },
         }
     }
 
@@ -92,7 +92,7 @@ impl Session {
     fn tidy(&mut self, now: Timestamp, unreadable: Option<Timestamp>) {
         self.subscriptions.retain_mut(|row| {
             let stays = row.is_needed(now, unreadable);
-            if let Hearing::Ended { by } = &mut row.state {
+            if let SubscriptionState::Ended { by } = &mut row.state {
                 by.get_or_insert(now);
             }
             stays
@@ -100,10 +100,10 @@ impl Session {
     }
 
     /// Checks that a subscription stays within the limits, without dropping the envelope setting of readable records.
-    fn validate(&self, wanted: &Wanted) -> Result<(), Declined> {
-        let rows = || self.subscriptions.iter().filter(|row| row.is_needed(wanted.at, wanted.unreadable));
-        let Some(row) = rows().find(|row| row.source == wanted.source) else {
-            let active = rows().filter(|row| row.state == Hearing::Active).count();
+    fn validate(&self, request: &SubscriptionRequest) -> Result<(), Declined> {
+        let rows = || self.subscriptions.iter().filter(|row| row.is_needed(request.at, request.unreadable));
+        let Some(row) = rows().find(|row| row.source == request.source) else {
+            let active = rows().filter(|row| row.state == SubscriptionState::Active).count();
             return match rows().count() {
                 _ if active >= limits::SOURCES_PER_SESSION => Err(Declined::TooManySources),
                 all if all >= limits::SOURCES_PER_SESSION + limits::LEFT_PER_SESSION => {
@@ -112,11 +112,13 @@ impl Session {
                 _ => Ok(()),
             };
         };
-        if row.state != Hearing::Active && self.subscriptions().count() >= limits::SOURCES_PER_SESSION {
+        if row.state != SubscriptionState::Active
+            && self.subscriptions().count() >= limits::SOURCES_PER_SESSION
+        {
             return Err(Declined::TooManySources);
         }
-        match row.form(wanted.envelope) {
-            Some(envelope) if row.shown(envelope, wanted.since).len() > limits::ENVELOPE_CHANGES => {
+        match row.form(request.envelope) {
+            Some(envelope) if row.shown(envelope, request.since).len() > limits::ENVELOPE_CHANGES => {
                 Err(Declined::TooManyEnvelopeChanges)
             }
             _ => Ok(()),
@@ -125,7 +127,7 @@ impl Session {
 }
 
 /// Parameters of a subscription to be validated.
-struct Wanted {
+struct SubscriptionRequest {
     source: LogId,
     at: Timestamp,
     since: Position,
@@ -143,7 +145,7 @@ pub struct Subscription {
     /// When the session subscribed.
     pub at: Timestamp,
     /// Whether the subscription is active.
-    pub state: Hearing,
+    pub state: SubscriptionState,
     /// Changes of the envelope setting: from after each position of the source on, whether records are shown in
     /// envelopes. Records before the first entry are not.
     pub envelopes: Vec<(Position, bool)>,
@@ -151,7 +153,7 @@ pub struct Subscription {
 
 /// State of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hearing {
+pub enum SubscriptionState {
     /// The session receives records of the source.
     Active,
     /// The session no longer receives records, but those it received keep their envelope setting.
@@ -179,16 +181,18 @@ impl Subscription {
     /// Whether the row must be kept: the subscription is active, or its records may still be read.
     fn is_needed(&self, now: Timestamp, unreadable: Option<Timestamp>) -> bool {
         match self.state {
-            Hearing::Active => true,
-            Hearing::Ended { by } => unreadable.is_none_or(|unreadable| by.unwrap_or(now) > unreadable),
+            SubscriptionState::Active => true,
+            SubscriptionState::Ended { by } => {
+                unreadable.is_none_or(|unreadable| by.unwrap_or(now) > unreadable)
+            }
         }
     }
 
     /// Envelope setting after subscribing again, or `None` if that does not change it.
     fn form(&self, envelope: Option<bool>) -> Option<bool> {
         match self.state {
-            Hearing::Active => envelope,
-            Hearing::Ended { .. } => Some(envelope.unwrap_or(false)),
+            SubscriptionState::Active => envelope,
+            SubscriptionState::Ended { .. } => Some(envelope.unwrap_or(false)),
         }
     }
 
@@ -276,7 +280,7 @@ pub enum Change {
         /// Log of the session.
         session: LogId,
         /// Whether the session exists already.
-        session_is: Is,
+        session_is: SessionIs,
         /// Log of the source.
         source: LogId,
         /// Id of the source.
@@ -352,11 +356,11 @@ pub enum Change {
 
 /// Whether a session exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Is {
+pub enum SessionIs {
     /// The commit creates the session.
     New,
     /// The session exists.
-    There,
+    Existing,
 }
 
 /// Delivery mode of a source that a commit relies on.
@@ -625,16 +629,21 @@ impl Table {
         row.id.clone()
     }
 
-    fn validate_subscribe(&self, session: LogId, is: Is, wanted: &Wanted) -> Result<(), Declined> {
-        let source = wanted.source;
+    fn validate_subscribe(
+        &self,
+        session: LogId,
+        is: SessionIs,
+        request: &SubscriptionRequest,
+    ) -> Result<(), Declined> {
+        let source = request.source;
         if self.sessions.contains_key(&source) {
             return Err(Declined::SourceIsSession);
         }
         let known = self.session(session);
-        if known.is_some() != (is == Is::There) || self.sources.contains_key(&session) {
+        if known.is_some() != (is == SessionIs::Existing) || self.sources.contains_key(&session) {
             return Err(Declined::Moved);
         }
-        known.map_or(Ok(()), |known| known.validate(wanted))?;
+        known.map_or(Ok(()), |known| known.validate(request))?;
         let full = |row: &Arc<Source>| {
             row.targets.len() >= limits::SUBSCRIBERS_PER_SOURCE && !row.targets.contains(session)
         };
@@ -660,13 +669,13 @@ impl Table {
         let mut gone = Vec::new();
         for subscription in &mut row.subscriptions {
             match (subscription.state, self.sources.get_mut(&subscription.source)) {
-                (Hearing::Active, Some(row)) => {
+                (SubscriptionState::Active, Some(row)) => {
                     Arc::make_mut(row).targets.insert(session);
                     subscription.id = row.id.clone();
                 }
                 // The source had ended, but this row had not been updated yet when it was stored.
-                (Hearing::Active, None) => gone.push(subscription.source),
-                (Hearing::Ended { .. }, _) => {}
+                (SubscriptionState::Active, None) => gone.push(subscription.source),
+                (SubscriptionState::Ended { .. }, _) => {}
             }
         }
         gone.into_iter().for_each(|source| row.end(source));
@@ -755,7 +764,11 @@ impl StateMachine for Table {
             Change::Streams(_) | Change::Unsubscribe { .. } => Ok(()),
             Change::RestoreSource { .. } | Change::RestoreSession { .. } => Ok(()),
             &Change::Subscribe { session, session_is, source, at, since, envelope, unreadable, .. } => self
-                .validate_subscribe(session, session_is, &Wanted { source, at, since, envelope, unreadable }),
+                .validate_subscribe(
+                    session,
+                    session_is,
+                    &SubscriptionRequest { source, at, since, envelope, unreadable },
+                ),
             Change::Expect { source, expected: Expected::Nobody } => {
                 if self.sources.contains_key(source) {
                     Err(Declined::Moved)
@@ -805,7 +818,7 @@ impl StateMachine for Table {
                 let place = match row.find(source) {
                     Ok(place) => place,
                     Err(place) => {
-                        let state = Hearing::Ended { by: None };
+                        let state = SubscriptionState::Ended { by: None };
                         let fresh = Subscription { source, id: id.clone(), at, state, envelopes: Vec::new() };
                         row.subscriptions.insert(place, fresh);
                         place
@@ -815,10 +828,10 @@ impl StateMachine for Table {
                 if let Some(envelope) = subscription.form(envelope) {
                     subscription.envelopes = subscription.shown(envelope, since);
                 }
-                if subscription.state != Hearing::Active {
+                if subscription.state != SubscriptionState::Active {
                     subscription.at = at;
                 }
-                (subscription.state, subscription.id) = (Hearing::Active, id);
+                (subscription.state, subscription.id) = (SubscriptionState::Active, id);
             }
             Change::Unsubscribe { session, source } => self.unsubscribe(session, source),
             Change::Follow { source, after } => self.set_progress(source, Progress::following(after)),

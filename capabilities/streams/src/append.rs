@@ -61,7 +61,7 @@ pub enum Freshness {
 /// A validated append, ready to be committed alone or together with other changes.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// The commit. The append is its first operation.
+    /// The commit. The append is its operation number [`APPEND`](Self::APPEND).
     pub commit: Commit<Change>,
     closes_only: bool,
     stamped: bool,
@@ -73,15 +73,17 @@ impl Streams {
     pub async fn append(&self, key: &StreamKey, request: &AppendRequest) -> Result<Appended, StreamError> {
         let found = self.describe(key).await?;
         let prepared = self.prepare(key, &found, request).await?;
+        let commit = |commit| {
+            let make = |commit| self.store.commit(commit);
+            self.commit_append(key, &found.stream, commit, Prepared::APPEND, make)
+        };
         let committed = match self.trimmed(key, &found, &prepared).await {
-            Some(trimming) => match self.store.commit(trimming).await {
+            Some(trimming) => match commit(trimming).await {
                 // The stream was forked meanwhile, so it must not be trimmed in the same commit.
-                Err(CommitError::Declined(Declined::HasForks)) => {
-                    self.store.commit(prepared.commit.clone()).await
-                }
+                Err(CommitError::Declined(Declined::HasForks)) => commit(prepared.commit.clone()).await,
                 done => done,
             },
-            None => self.store.commit(prepared.commit.clone()).await,
+            None => commit(prepared.commit.clone()).await,
         };
         prepared.finish(committed)
     }
@@ -117,6 +119,9 @@ impl Streams {
 }
 
 impl Prepared {
+    /// Index of the append among the operations of the commit.
+    pub const APPEND: usize = 0;
+
     /// Whether the append adds records.
     pub fn adds(&self) -> bool {
         !self.closes_only

@@ -18,7 +18,7 @@ use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 
 pub use indexes::*;
 
-use crate::table::{Below, Cause, Declined};
+use crate::table::{BelowFloor, Cause, Declined};
 use crate::{
     Change, ContentType, Expiry, Floor, Fork, Found, Owner, Retained, Retention, Segment, Store, Stream,
     StreamKey, StreamState,
@@ -213,7 +213,7 @@ pub async fn a_stream_and_its_log_are_of_one_moment(fixture: impl Fixture<Store:
         for _ in 0..50 {
             let position = append(store, log, Then::StayOpen).await;
             let floor = Floor { position, gone: LogTotals::default() };
-            let change = Change::Trim { key: key("shop/s"), log, floor, below: Below::Gone };
+            let change = Change::Trim { key: key("shop/s"), log, floor, below: BelowFloor::Trimmed };
             let trim = Operation::Trim { log, floor: position };
             store.commit(Commit::new().with(trim).changing(change)).await.expect("the commit is good");
         }

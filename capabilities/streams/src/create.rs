@@ -120,10 +120,13 @@ impl Streams {
         if let Some(prefix) = inherited.prefix {
             commit = commit.with(Append::new(log, vec![prefix]));
         }
+        // What is inherited is no new message, only this append has some.
+        let append = commit.operations.len();
         if !payloads.is_empty() || request.then == Then::Close {
             commit = commit.with(Append { then: request.then, ..Append::new(log, payloads) });
         }
-        match self.store.commit(commit).await {
+        let make = |commit| self.store.commit(commit);
+        match self.commit_append(key, &stream, commit, append, make).await {
             Ok(committed) => {
                 let status = Status { tail: last_position(&committed).unwrap_or(inherited.tail), ..begun };
                 Ok(Some(Found { stream: Arc::new(stream), status }))

@@ -71,7 +71,7 @@ impl Streams {
 
     /// Removes expired streams and those that a crash left behind without forks. Returns how many.
     pub async fn expire_due(&self) -> Result<usize, StreamError> {
-        self.keep_heard().await;
+        self.renew_live().await;
         let mut removed = 0;
         loop {
             let expired = self.expired(Owner::Clients).await?;
@@ -160,7 +160,7 @@ impl Streams {
     }
 
     /// Renews the streams that have live readers.
-    pub async fn keep_heard(&self) {
+    pub async fn renew_live(&self) {
         let keeping: Vec<_> = self.channels.sources().into_iter().map(keep).collect();
         stream::iter(keeping).buffer_unordered(KEPT_AT_A_TIME).collect::<()>().await;
     }

@@ -41,7 +41,7 @@ pub struct Chunk {
 }
 
 /// The wire form that a live reader asks for.
-pub struct Wish<E> {
+pub struct ReaderFormat<E> {
     /// Name of the wire form. Readers of the same stream and form share encoded frames.
     pub form: &'static str,
     /// The encoder of this form.
@@ -51,10 +51,13 @@ pub struct Wish<E> {
 }
 
 /// Rewrites references to records of other streams for readers, for instance as envelopes.
-pub trait Shape: Send + Sync + 'static {
+pub trait ReferenceRewriter: Send + Sync + 'static {
     /// Rewrites the references of a log in place.
-    fn shape<'a>(&'a self, log: LogId, records: &'a mut Vec<Record>)
-    -> BoxFuture<'a, Result<(), StoreError>>;
+    fn rewrite<'a>(
+        &'a self,
+        log: LogId,
+        records: &'a mut Vec<Record>,
+    ) -> BoxFuture<'a, Result<(), StoreError>>;
 }
 
 impl Streams {
@@ -77,7 +80,7 @@ impl Streams {
         &self,
         key: &StreamKey,
         from: From,
-        wish: Wish<E>,
+        format: ReaderFormat<E>,
     ) -> Result<(Arc<Stream>, Subscription), StreamError>
     where
         E: FnOnce(&Stream) -> Arc<dyn Encode>,
@@ -90,12 +93,12 @@ impl Streams {
         let tail = reading.tail;
         let subscription = self.channels.join(Join {
             log: stream.log,
-            form: wish.form,
-            encode: (wish.encode)(&stream),
+            form: format.form,
+            encode: (format.encode)(&stream),
             source: Arc::new(reading),
             tail,
             after,
-            stamp: wish.stamp,
+            stamp: format.stamp,
         });
         Ok((stream, subscription))
     }
@@ -191,10 +194,10 @@ impl Reading {
             Err(StreamError::NotFound) => None,
             page => Some(page?),
         };
-        if let (Some(page), Some(shape)) = (&mut page, &self.streams.shape)
+        if let (Some(page), Some(rewriter)) = (&mut page, &self.streams.rewriter)
             && page.records.iter().any(|record| record.origin.is_some())
         {
-            self.shape(&**shape, page).await?;
+            self.rewrite(&**rewriter, page).await?;
         }
         if let Some(page) = page.as_ref().filter(|_| self.stream.retained.is_some()) {
             self.validate(page, span.after)?;
@@ -212,15 +215,15 @@ impl Reading {
 
 impl Reading {
     /// Rewrites the references of a page, each as the log that contains it wants.
-    async fn shape(&self, shape: &dyn Shape, page: &mut Page) -> Result<(), StreamError> {
+    async fn rewrite(&self, rewriter: &dyn ReferenceRewriter, page: &mut Page) -> Result<(), StreamError> {
         let mut rest = std::mem::take(&mut page.records);
         for segment in self.stream.fork.iter().flat_map(|fork| &fork.lineage) {
             let count = rest.partition_point(|record| record.position <= segment.through);
-            let mut stretch: Vec<Record> = rest.drain(..count).collect();
-            shape.shape(segment.log, &mut stretch).await?;
-            page.records.append(&mut stretch);
+            let mut range: Vec<Record> = rest.drain(..count).collect();
+            rewriter.rewrite(segment.log, &mut range).await?;
+            page.records.append(&mut range);
         }
-        shape.shape(self.stream.log, &mut rest).await?;
+        rewriter.rewrite(self.stream.log, &mut rest).await?;
         page.records.append(&mut rest);
         Ok(())
     }
@@ -233,8 +236,8 @@ impl Stream {
         let mut records: Vec<Record> = Vec::new();
         for segment in self.fork.iter().flat_map(|fork| &fork.lineage) {
             while rest.after < segment.through && rest.records > 0 && rest.bytes > 0 {
-                let stretch = Span { through: segment.through.min(span.through), ..rest };
-                let page = store.read(segment.log, stretch).await?;
+                let range = Span { through: segment.through.min(span.through), ..rest };
+                let page = store.read(segment.log, range).await?;
                 if page.records.is_empty() {
                     break;
                 }

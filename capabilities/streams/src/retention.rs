@@ -12,7 +12,7 @@ use futures_util::{StreamExt, stream};
 use tidings_engine::log::{Commit, CommitError, LogTotals, Operation, Record, Span, StoreError};
 use tidings_model::{LogId, Position, Timestamp, limits};
 
-use crate::table::{Below, Change};
+use crate::table::{BelowFloor, Change};
 use crate::{Found, Prepared, Stream, StreamError, StreamKey, Streams};
 
 /// The limits of a stream. `None` means unlimited. They never change.
@@ -323,10 +323,10 @@ fn trimming(
 ) -> Commit<Change> {
     let change = |below| Change::Trim { key: key.clone(), log: stream.log, floor, below };
     match free {
-        None => commit.changing(change(Below::Held)),
-        Some(free) => {
-            commit.with(Operation::Trim { log: stream.log, floor: free }).changing(change(Below::Gone))
-        }
+        None => commit.changing(change(BelowFloor::Held)),
+        Some(free) => commit
+            .with(Operation::Trim { log: stream.log, floor: free })
+            .changing(change(BelowFloor::Trimmed)),
     }
 }
 

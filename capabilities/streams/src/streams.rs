@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_engine::deliver::{Channels, Limits};
+use tidings_engine::journal::Journals;
 use tidings_engine::log::StoreError;
 use tidings_engine::{Bus, Clock};
 use tidings_model::{ProjectId, Timestamp, limits};
 
 use crate::retention::SweptThrough;
 use crate::table::{Change, Expiry, Found, Store, StreamKey, StreamState};
-use crate::{Hold, Shape, Stream, StreamError};
+use crate::{Hold, ReferenceRewriter, Stream, StreamError};
 
 /// The streams of a server. Clones share the same streams.
 #[derive(Clone)]
@@ -21,8 +22,9 @@ pub struct Streams {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: Options,
     pub(crate) swept_through: SweptThrough,
-    pub(crate) shape: Option<Arc<dyn Shape>>,
+    pub(crate) rewriter: Option<Arc<dyn ReferenceRewriter>>,
     pub(crate) hold: Option<Arc<dyn Hold>>,
+    pub(crate) journals: Journals,
 }
 
 /// Settings of streams.
@@ -68,20 +70,35 @@ impl Streams {
             own_bytes: limits::OWN_READ_BYTES.min(options.read_chunk_bytes),
         };
         let channels = Channels::new(bus.clone(), limits);
-        let swept_through = SweptThrough::default();
-        Self { store, bus, channels, clock, options, swept_through, shape: None, hold: None }
+        Self {
+            store,
+            bus,
+            channels,
+            clock,
+            options,
+            swept_through: SweptThrough::default(),
+            rewriter: None,
+            hold: None,
+            journals: Journals::default(),
+        }
     }
 
     /// Sets how references to records of other streams are shown to readers.
     #[must_use]
-    pub fn shaped(self, shape: Arc<dyn Shape>) -> Self {
-        Self { shape: Some(shape), ..self }
+    pub fn with_rewriter(self, rewriter: Arc<dyn ReferenceRewriter>) -> Self {
+        Self { rewriter: Some(rewriter), ..self }
     }
 
     /// Sets who may hold back the trimming of logs.
     #[must_use]
     pub fn held(self, hold: Arc<dyn Hold>) -> Self {
         Self { hold: Some(hold), ..self }
+    }
+
+    /// Sets the journals that messages are entered into as events.
+    #[must_use]
+    pub fn journaled(self, journals: Journals) -> Self {
+        Self { journals, ..self }
     }
 
     /// The channels of live readers.

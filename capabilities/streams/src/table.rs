@@ -210,7 +210,7 @@ pub enum Change {
         /// The new floor.
         floor: Floor,
         /// Whether the records below the floor are removed.
-        below: Below,
+        below: BelowFloor,
     },
     /// Retires a stream: it cannot be used any more, but is kept for its forks.
     Retire {
@@ -241,9 +241,9 @@ pub enum Change {
 
 /// Whether records below a stream's floor are removed. Validated with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Below {
+pub enum BelowFloor {
     /// The same commit trims the log, as far as it is not needed otherwise. There must be no forks.
-    Gone,
+    Trimmed,
     /// Forks need the records; the log is not trimmed.
     Held,
 }
@@ -560,7 +560,7 @@ impl log::StateMachine for Table {
             }
             Change::Trim { key, log, below, .. } => match self.living(key, *log)? {
                 stream if stream.state == StreamState::Retired => Err(Declined::NotThere),
-                stream if *below == Below::Gone && stream.forks > 0 => Err(Declined::HasForks),
+                stream if *below == BelowFloor::Trimmed && stream.forks > 0 => Err(Declined::HasForks),
                 _ => Ok(()),
             },
             Change::Expect { key, log } | Change::Renew { key, log, .. } => {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::Store;
 use crate::store::{Old, Removal};
-use crate::table::{Back, Change, Declined, Row};
+use crate::table::{Change, Declined, LowerReceipt, Row};
 
 /// Pages of members, one after the other, have each member once, and tell whether there are more.
 pub async fn members_are_paged_in_order(mut fixture: impl Fixture<Store: Store>) {
@@ -151,11 +151,11 @@ pub async fn silent_users_are_looked_for_in_order(mut fixture: impl Fixture<Stor
     let rooms = [create(store, row("shop/a", &[])).await, create(store, row("shop/b", &[])).await];
     for log in rooms {
         for (name, second) in [("eve", 10), ("ann", 30), ("bob", 10), ("joe", 20)] {
-            make(store, [see(log, name, "phone", at(1), second, Back::Stay)]).await;
+            make(store, [see(log, name, "phone", at(1), second, LowerReceipt::Ignore)]).await;
         }
     }
     // One device is enough, and another that is not silent does not hide it.
-    make(store, [see(rooms[1], "bob", "laptop", at(1), 99, Back::Stay)]).await;
+    make(store, [see(rooms[1], "bob", "laptop", at(1), 99, LowerReceipt::Ignore)]).await;
     fixture.reopen().await;
     let store = fixture.store();
     let silent: Vec<_> = rooms.iter().flat_map(|log| ["bob", "eve"].map(|name| (*log, user(name)))).collect();
@@ -180,9 +180,9 @@ pub async fn a_forgotten_device_is_silent_no_more(mut fixture: impl Fixture<Stor
     let store = fixture.store();
     let log = create(store, row("shop/a", &[])).await;
     let changes = [
-        see(log, "ann", "phone", at(1), 10, Back::Stay),
-        see(log, "ann", "laptop", at(2), 20, Back::Stay),
-        see(log, "bob", "phone", at(3), 10, Back::Stay),
+        see(log, "ann", "phone", at(1), 10, LowerReceipt::Ignore),
+        see(log, "ann", "laptop", at(2), 20, LowerReceipt::Ignore),
+        see(log, "bob", "phone", at(3), 10, LowerReceipt::Ignore),
         Change::Forget { log, user: user("ann"), before: time(20) },
         Change::Forget { log, user: user("bob"), before: time(20) },
     ];
@@ -200,10 +200,10 @@ pub async fn a_removed_room_is_in_no_index(mut fixture: impl Fixture<Store: Stor
     let store = fixture.store();
     let everywhere = Row { kept_since: Some(time(1)), reacted: true, ..row("shop/lobby", &["ann"]) };
     let log = create(store, everywhere).await;
-    make(store, [see(log, "ann", "phone", at(1), 1, Back::Stay)]).await;
+    make(store, [see(log, "ann", "phone", at(1), 1, LowerReceipt::Ignore)]).await;
     remove(store, log).await;
     // Somebody who has not heard of it yet changes nothing.
-    make(store, [see(log, "ann", "phone", at(2), 2, Back::Stay)]).await;
+    make(store, [see(log, "ann", "phone", at(2), 2, LowerReceipt::Ignore)]).await;
     for _ in 0..2 {
         let store = fixture.store();
         assert_eq!(room(store, "shop/lobby").await, None);

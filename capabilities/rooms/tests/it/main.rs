@@ -1,6 +1,7 @@
 //! What rooms promise, a file per promise, on a store in memory and with a clock that stands still.
 
 mod cursors;
+mod journal;
 mod members;
 mod producers;
 mod replicas;

@@ -107,13 +107,13 @@ async fn a_room_has_as_many_members_as_it_may() {
 async fn a_seat_holds_until_its_user_is_removed_and_never_again() {
     let world = World::new().await;
     let room = world.room("r", &["ann", "bob"]).await;
-    let leases = [world.rooms.attend(&room, &user("ann")), world.rooms.attend(&room, &user("ann"))];
-    let other = world.rooms.attend(&room, &user("bob"));
+    let leases = [world.rooms.take_lease(&room, &user("ann")), world.rooms.take_lease(&room, &user("ann"))];
+    let other = world.rooms.take_lease(&room, &user("bob"));
     assert!(leases.iter().all(|lease| lease.holds()));
     change(&world, &room, &[], &["ann"]).await.expect("removed");
     assert!(!leases.iter().any(|lease| lease.holds()) && other.holds());
     change(&world, &room, &["ann"], &[]).await.expect("added");
-    let again = world.rooms.attend(&room, &user("ann"));
+    let again = world.rooms.take_lease(&room, &user("ann"));
     assert!(again.holds() && !leases.iter().any(|lease| lease.holds()));
     drop(leases);
     assert!(again.holds(), "who left takes nobody else along");
@@ -125,14 +125,14 @@ async fn a_seat_holds_until_its_user_is_removed_and_never_again() {
 async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_none() {
     let world = World::new().await;
     let room = world.room("r", &["ann"]).await;
-    let before = world.rooms.attend(&room, &user("ann"));
+    let before = world.rooms.take_lease(&room, &user("ann"));
     let held = world.store.hold().await;
     let mut removal = Box::pin(change(&world, &room, &[], &["ann"]));
     assert!((&mut removal).now_or_never().is_none());
     while before.holds() {
         tokio::task::yield_now().await;
     }
-    let meanwhile = world.rooms.attend(&room, &user("ann"));
+    let meanwhile = world.rooms.take_lease(&room, &user("ann"));
     assert!(!meanwhile.holds());
     let member = world.rooms.member(&room, &user("ann")).await.expect("a room");
     assert!(member.is_some(), "it is not durable yet");
@@ -148,7 +148,7 @@ async fn who_is_being_removed_loses_its_seats_before_that_is_durable_and_gets_no
 async fn a_change_that_is_refused_disturbs_nobody() {
     let world = World::with(Options { max_members: 2, ..Options::default() }).await;
     let room = world.room("r", &["ann", "bob"]).await;
-    let lease = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.take_lease(&room, &user("ann"));
     let refused = change(&world, &room, &["cid", "dan"], &["ann"]).await;
     assert!(matches!(refused, Err(RoomError::TooManyMembers { most: 2 })), "{refused:?}");
     assert!(lease.holds());
@@ -158,12 +158,12 @@ async fn a_change_that_is_refused_disturbs_nobody() {
 async fn who_was_about_to_be_removed_when_that_failed_may_come_again() {
     let world = World::new().await;
     let room = world.room("r", &["ann"]).await;
-    let lease = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.take_lease(&room, &user("ann"));
     world.faults.full_after(0);
     let failed = change(&world, &room, &[], &["ann"]).await;
     assert!(matches!(failed, Err(RoomError::Store(StoreError::NoSpace))), "{failed:?}");
     assert!(!lease.holds() && !lease.is_revoked(), "it had to let go, but is still a member");
-    let again = world.rooms.attend(&room, &user("ann"));
+    let again = world.rooms.take_lease(&room, &user("ann"));
     assert!(again.holds() && !again.is_revoked() && !lease.holds());
     drop(lease);
     assert!(again.holds());
@@ -177,7 +177,7 @@ async fn of_two_removals_of_one_member_the_one_that_is_made_counts() {
     for made_first in [true, false] {
         let world = World::new().await;
         let room = world.room("r", &["ann"]).await;
-        let lease = world.rooms.attend(&room, &user("ann"));
+        let lease = world.rooms.take_lease(&room, &user("ann"));
         let held = world.store.hold().await;
         // One is on its way to the disk, and for the other there is no space.
         let mut removal = Box::pin(change(&world, &room, &[], &["ann"]));
@@ -193,7 +193,7 @@ async fn of_two_removals_of_one_member_the_one_that_is_made_counts() {
         } else {
             assert!(change(&world, &room, &[], &["ann"]).await.is_err());
             assert!(!lease.holds() && !lease.is_revoked(), "the other is under way");
-            assert!(!world.rooms.attend(&room, &user("ann")).holds());
+            assert!(!world.rooms.take_lease(&room, &user("ann")).holds());
             drop(held);
             removal.await.expect("removed");
         }
@@ -207,7 +207,7 @@ async fn rooms_of_a_project_that_is_removed_are_gone_with_their_seats() {
     let room = world.room("r", &["ann"]).await;
     let cursor = world.write(&room, message("a")).await;
     world.rooms.see(&room, &user("ann"), &crate::world::device("d"), cursor, false).await.expect("seen");
-    let lease = world.rooms.attend(&room, &user("ann"));
+    let lease = world.rooms.take_lease(&room, &user("ann"));
     world.rooms.clear(&project()).await.expect("cleared");
     assert!(!lease.holds() && lease.is_revoked());
     assert_eq!(world.rooms.find(&project(), &room.id).await.expect("a store"), None);

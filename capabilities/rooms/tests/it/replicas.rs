@@ -21,7 +21,7 @@ async fn a_member_that_another_node_removed_is_cut() {
     let world = World::new().await;
     let room = world.room("r", &["ann", "bob"]).await;
     let (replica, _tell) = follower(&world).await;
-    let (ann, bob) = (replica.attend(&room, &user("ann")), replica.attend(&room, &user("bob")));
+    let (ann, bob) = (replica.take_lease(&room, &user("ann")), replica.take_lease(&room, &user("bob")));
     assert!(ann.holds() && bob.holds());
     remove(&world.rooms, &room, "ann").await;
     assert!(!ann.holds() && ann.is_revoked());

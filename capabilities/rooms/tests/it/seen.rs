@@ -47,7 +47,7 @@ async fn what_is_noted_counts_at_once_and_is_written_once_a_second() {
     let world = World::new().await;
     let (room, ann, phone) = (world.room("r", &["ann"]).await, user("ann"), device("phone"));
     let cursors = cursors(&world, &room, 4).await;
-    let tending = tokio::spawn(world.rooms.clone().tend());
+    let tending = tokio::spawn(world.rooms.clone().maintain());
     while world.clock.sleepers() < 2 {
         tokio::task::yield_now().await;
     }

@@ -52,3 +52,27 @@ impl HasTable<Table> for StreamsAndSessions {
         Some(refusal)
     }
 }
+
+impl HasTable<tidings_streams::Table> for StreamsAndSessions {
+    fn table(&self) -> &tidings_streams::Table {
+        &self.streams
+    }
+
+    fn wrap(change: tidings_streams::Change) -> Change {
+        Change::Streams(change)
+    }
+
+    fn part(change: &Change) -> Option<&tidings_streams::Change> {
+        match change {
+            Change::Streams(change) => Some(change),
+            _ => None,
+        }
+    }
+
+    fn refused(refusal: Declined) -> Option<tidings_streams::table::Declined> {
+        match refusal {
+            Declined::Streams(declined) => Some(declined),
+            _ => None,
+        }
+    }
+}

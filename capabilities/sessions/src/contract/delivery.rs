@@ -6,7 +6,7 @@ use tidings_engine::log::{Commit, Logs};
 use tidings_model::{LogId, Position};
 
 use super::{append, at, beginning, change, commit, make, reserve, session, source, subscribe, time};
-use crate::table::{Change, Cursor, Declined, Expected, Is, Progress, Store};
+use crate::table::{Change, Cursor, Declined, Expected, Progress, SessionIs, Store};
 
 async fn version(store: &impl Store, source: LogId) -> u64 {
     store.source(source).await.expect("an answer").expect("there").version
@@ -17,7 +17,7 @@ async fn progress(store: &impl Store, source: LogId) -> Progress {
 }
 
 /// Two followers that start from the same cursor do not both deliver: the commit of one holds, with what it delivers.
-pub async fn of_two_who_deliver_a_stretch_one_wins(mut fixture: impl Fixture<Store: Store>) {
+pub async fn of_two_who_deliver_a_batch_one_wins(mut fixture: impl Fixture<Store: Store>) {
     let store = fixture.store();
     let source = source(store, "news").await;
     let log = session(store, "one", time(9), source).await;
@@ -66,7 +66,7 @@ pub async fn progress_of_a_source_is_kept(mut fixture: impl Fixture<Store: Store
     let store = fixture.store();
     let (followed, inline) = (source(store, "news").await, source(store, "sports").await);
     let one = session(store, "one", time(9), followed).await;
-    make(store, [subscribe(one, Is::There, inline, at(0))]).await;
+    make(store, [subscribe(one, SessionIs::Existing, inline, at(0))]).await;
     let rest = Change::Rest { source: inline, version: version(store, inline).await, at: at(0) };
     let was = Cursor::at_rest(at(0));
     let part = Cursor { done: at(0), through: at(7), reached: Some(one) };
@@ -74,7 +74,7 @@ pub async fn progress_of_a_source_is_kept(mut fixture: impl Fixture<Store: Store
         Change::Advance { source: followed, was, now: part, version: version(store, followed).await };
     make(store, [rest, advance]).await;
     let late = session(store, "late", time(9), inline).await;
-    make(store, [subscribe(late, Is::There, followed, at(8))]).await;
+    make(store, [subscribe(late, SessionIs::Existing, followed, at(8))]).await;
     let following = Progress::Following { cursor: part, late: [(late, at(8))].into() };
     for _ in 0..2 {
         let store = fixture.store();
@@ -97,7 +97,7 @@ pub async fn sources_are_behind_until_all_is_delivered(mut fixture: impl Fixture
         sources.push(source(store, name).await);
     }
     let log = session(store, "one", time(9), sources[0]).await;
-    make(store, sources[1..3].iter().map(|&source| subscribe(log, Is::There, source, at(0)))).await;
+    make(store, sources[1..3].iter().map(|&source| subscribe(log, SessionIs::Existing, source, at(0)))).await;
     assert_eq!(store.behind().await, Ok(vec![]), "nothing was appended");
     // What comes to the third is delivered with the append; nobody hears the fourth.
     let version_of_third = version(store, sources[2]).await;

@@ -8,7 +8,7 @@ use super::{
     ALL, append, at, beginning, commit, end, heard, hearing, key, lapsed, make, reserve, session, source,
     subscribe, time,
 };
-use crate::table::{Change, Is, Store};
+use crate::table::{Change, SessionIs, Store};
 
 /// More subscribers than a store would look at one by one.
 const MANY: u64 = 2500;
@@ -33,7 +33,7 @@ pub async fn subscribers_lapse_when_their_time_is_over_unless_it_is_renewed(
         }
         commit(store, some).await.expect("there is room");
     }
-    make(store, sessions[..3].iter().map(|&log| subscribe(log, Is::There, few, at(0)))).await;
+    make(store, sessions[..3].iter().map(|&log| subscribe(log, SessionIs::Existing, few, at(0)))).await;
     fixture.reopen().await;
     let store = fixture.store();
     for source in [few, many] {
@@ -65,7 +65,7 @@ pub async fn a_session_ends_with_its_stream(mut fixture: impl Fixture<Store: Sto
     let (both, own) = (source(store, "both").await, source(store, "own").await);
     let ended = session(store, "ended", time(1), both).await;
     let other = session(store, "other", time(9), both).await;
-    make(store, [subscribe(ended, Is::There, own, at(0))]).await;
+    make(store, [subscribe(ended, SessionIs::Existing, own, at(0))]).await;
     end(store, "ended", ended).await;
     for _ in 0..2 {
         let store = fixture.store();
@@ -86,7 +86,7 @@ pub async fn a_source_ends_for_all_its_subscribers_at_once(mut fixture: impl Fix
         let log = reserve(store).await;
         let begin = beginning(log, &format!("session-{number}"), time(9), ended).changing(subscribe(
             log,
-            Is::New,
+            SessionIs::New,
             other,
             Position::ZERO,
         ));

@@ -9,7 +9,7 @@ fn hear(table: &mut Table, source: u64, second: u64, unreadable: Option<u64>) ->
     let time = |second: u64| Timestamp::from_millis(second * 1000);
     let change = Change::Subscribe {
         session: SESSION,
-        session_is: if table.session(SESSION).is_some() { Is::There } else { Is::New },
+        session_is: if table.session(SESSION).is_some() { SessionIs::Existing } else { SessionIs::New },
         source: LogId::new(source),
         id: StreamId::parse(&format!("s{source}")).expect("a valid id"),
         at: time(second),
@@ -87,7 +87,7 @@ fn a_source_ends_for_all_at_once_and_the_rows_of_its_subscribers_change_a_few_at
     for session in sessions.clone() {
         let change = Change::Subscribe {
             session,
-            session_is: Is::New,
+            session_is: SessionIs::New,
             source: SOURCE,
             id: name(10).id,
             at: Timestamp::from_millis(1000),
