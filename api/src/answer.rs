@@ -8,22 +8,24 @@ use tidings_auth::{Config, Gate};
 use tidings_model::ProjectId;
 
 use crate::Api;
-use crate::dev_mode::{self, Shows};
+use crate::capability::Preflight;
+use crate::dev_mode::{self, CredentialPresence};
 use crate::error::ApiError;
 use crate::request_limiter::HeadBytes;
+use crate::websocket;
 use crate::{capability, credential, path};
 
-const METHODS: &str = "GET, HEAD, PUT, POST, DELETE, OPTIONS";
+const METHODS: &str = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS";
 
 /// Request headers that pages of other origins may send (CORS).
 const ALLOWED: &str = "authorization, content-type, if-match, if-none-match, last-event-id, \
     producer-id, producer-epoch, producer-seq, \
     stream-seq, stream-ttl, stream-expires-at, stream-closed, \
     stream-max-age, stream-max-bytes, stream-max-messages, \
-    stream-forked-from, stream-fork-offset, stream-fork-sub-offset, x-request-id";
+    stream-forked-from, stream-fork-offset, stream-fork-sub-offset, x-request-id, x-tenant-namespace";
 
 /// Response headers that pages of other origins may read (CORS).
-const EXPOSED: &str = "etag, location, retry-after, \
+const EXPOSED: &str = "deprecation, etag, link, location, retry-after, \
     producer-epoch, producer-seq, producer-expected-seq, producer-received-seq, \
     stream-next-offset, stream-oldest-offset, stream-cursor, stream-up-to-date, stream-closed, \
     stream-ttl, stream-expires-at, stream-max-age, stream-max-bytes, stream-max-messages, \
@@ -34,7 +36,8 @@ const EXPOSED: &str = "etag, location, retry-after, \
 /// every response.
 pub async fn finish(State(api): State<Api>, request: Request, next: Next) -> Response {
     let head = request.extensions().get().copied().unwrap_or_else(|| HeadBytes::of(&request));
-    let admission = Admission::of(&api, &request, head, credential::shown_by(&request));
+    let named = || credential::project_of(&api.gate, &request);
+    let admission = Admission::of(&api, &request, head, credential::presence_in(&request), named);
     let response = match admission.admitted {
         Err(error) => error.into_response(),
         Ok(()) if request.method() == Method::OPTIONS => preflight(),
@@ -54,15 +57,60 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Checks a request, on the fast path or in the router.
-    pub fn of(api: &Api, request: &Request, head: HeadBytes, shows: Shows) -> Self {
+    /// Checks a request, on the fast path or in the router. `named` returns the project that the credential names.
+    pub fn of(
+        api: &Api,
+        request: &Request,
+        head: HeadBytes,
+        presence: CredentialPresence,
+        named: impl Fn() -> Option<ProjectId>,
+    ) -> Self {
         let content = Content::asked_with(request.method());
-        if let Err(error) = dev_mode::check(api, request, shows) {
+        if let Err(error) = dev_mode::check(api, request, presence) {
             return Self { admitted: Err(error), origin: Origin::Foreign, content };
         }
         let admitted = api.request_limiter.fits(request, head);
-        Self { admitted, origin: Origin::of(&api.gate, request), content }
+        let admitted = admitted.and_then(|()| check_handshake(&api.gate, request, &named));
+        Self { admitted, origin: Origin::of(&api.gate, request, named), content }
     }
+}
+
+/// Refuses a page that opens a WebSocket, unless the project allows its origin. Browsers do not apply CORS to
+/// WebSockets: any page may open one, and read from it. In dev mode, pages of this machine may.
+fn check_handshake(
+    gate: &Gate,
+    request: &Request,
+    named: impl Fn() -> Option<ProjectId>,
+) -> Result<(), ApiError> {
+    let headers = request.headers();
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    if !websocket::is_asked_for(headers) {
+        return Ok(());
+    }
+    let origin = match (origins.next(), origins.next()) {
+        // Not a browser.
+        (None, _) => return Ok(()),
+        (Some(origin), None) => Some(origin),
+        (Some(_), Some(_)) => None,
+    };
+    let allowed = |origin: &HeaderValue| {
+        let project =
+            path::project_of(request.uri().path()).or_else(named).unwrap_or_else(ProjectId::default_project);
+        let of_project = || gate.projects().config(&project).is_some_and(|config| allows(&config, origin));
+        (gate.is_open() && dev_mode::is_of_this_machine(origin)) || of_project()
+    };
+    match origin.is_some_and(allowed) {
+        true => Ok(()),
+        false => {
+            let message = "the project does not allow pages of this origin to open a WebSocket; its `corsOrigins` must list it";
+            Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message))
+        }
+    }
+}
+
+/// Whether the configuration of a project allows pages of an origin.
+fn allows(config: &Config, page: &HeaderValue) -> bool {
+    config.cors_origins.iter().any(|allowed| **allowed == *"*" || allowed.as_bytes() == page.as_bytes())
 }
 
 /// Who may have chosen the content of a response.
@@ -108,24 +156,26 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Determines which pages may read the response, by the project in the path, or else by the project of the token.
-    pub fn of(gate: &Gate, request: &Request) -> Self {
+    /// Determines which pages may read the response, by the project in the path, or else by the project of the token, which
+    /// `named` returns.
+    pub fn of(gate: &Gate, request: &Request, named: impl FnOnce() -> Option<ProjectId>) -> Self {
         let page = request.headers().get(header::ORIGIN);
         if page.is_none() && ![Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
             return Self::Nobody;
         }
         let path = request.uri().path();
-        let named = || credential::project_of(gate, request);
-        let project = match path::project_of(path) {
-            None if capability::has_project_of_token(path) => match named() {
-                // A preflight is sent without the token, so any project may allow the origin. The actual request is
-                // then checked against the project of its token.
-                None if *request.method() == Method::OPTIONS && !gate.is_open() => {
+        let project = path::project_of(path);
+        let project = match (project, capability::project_of_token(path)) {
+            (None, Some(preflight)) => match named() {
+                None if preflight == Preflight::AnyProject
+                    && *request.method() == Method::OPTIONS
+                    && !gate.is_open() =>
+                {
                     return page.map_or(Self::Foreign, |page| Self::of_any_project(gate, page));
                 }
                 named => Some(named.unwrap_or_else(ProjectId::default_project)),
             },
-            project => project,
+            (project, _) => project,
         };
         // In dev mode, pages may use any project, but not administer the server.
         if gate.is_open() {
@@ -146,13 +196,11 @@ impl Origin {
 
     /// Allows the origin of a page if any project allows it.
     fn of_any_project(gate: &Gate, page: &HeaderValue) -> Self {
-        let allows = |config: &Config| {
-            config
-                .cors_origins
-                .iter()
-                .any(|allowed| **allowed == *"*" || allowed.as_bytes() == page.as_bytes())
-        };
-        if gate.projects().any_config(allows) { Self::Listed(page.clone()) } else { Self::Foreign }
+        if gate.projects().any_config(|config| allows(config, page)) {
+            Self::Listed(page.clone())
+        } else {
+            Self::Foreign
+        }
     }
 
     fn allow(self, headers: &mut HeaderMap) {

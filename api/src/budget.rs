@@ -23,11 +23,11 @@ pub struct BodyBudget {
     /// Maximum bytes of all bodies together.
     limit: usize,
     in_flight: Gauge,
-    taken: Mutex<Taken>,
+    usage: Mutex<Usage>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct Usage {
     /// Bytes in use by all bodies.
     all: usize,
     /// Bytes in use by project. Projects without any have no entry, so there are at most as many as requests.
@@ -41,7 +41,7 @@ impl BodyBudget {
             name: "tidings_body_bytes_in_flight",
             help: "Memory held by request bodies in flight, in bytes.",
         };
-        Arc::new(Self { limit, in_flight: metrics.gauge(name, &[]), taken: Mutex::default() })
+        Arc::new(Self { limit, in_flight: metrics.gauge(name, &[]), usage: Mutex::default() })
     }
 
     /// Maximum bytes of the bodies of a project, or of all bodies without one.
@@ -55,46 +55,46 @@ impl BodyBudget {
     }
 
     fn take(&self, project: Option<&ProjectId>, more: usize) -> Result<(), ApiError> {
-        let mut taken = self.taken();
-        if taken.all.saturating_add(more) > self.limit {
+        let mut usage = self.usage();
+        if usage.all.saturating_add(more) > self.limit {
             return Err(full("the bodies of all requests take", self.limit));
         }
         if let Some(project) = project {
             let limit = self.limit_of(Some(project));
-            let before = taken.projects.get(project).copied().unwrap_or(0);
+            let before = usage.projects.get(project).copied().unwrap_or(0);
             if before.saturating_add(more) > limit {
                 return Err(full("the bodies of a project's requests take", limit));
             }
-            match taken.projects.get_mut(project) {
+            match usage.projects.get_mut(project) {
                 Some(bytes) => *bytes += more,
-                None => drop(taken.projects.insert(project.clone(), more)),
+                None => drop(usage.projects.insert(project.clone(), more)),
             }
         }
-        taken.all += more;
-        self.show(&taken);
+        usage.all += more;
+        self.show(&usage);
         Ok(())
     }
 
     fn give_back(&self, project: Option<&ProjectId>, bytes: usize) {
-        let mut taken = self.taken();
-        taken.all -= bytes;
+        let mut usage = self.usage();
+        usage.all -= bytes;
         if let Some(project) = project
-            && let Some(left) = taken.projects.get_mut(project)
+            && let Some(left) = usage.projects.get_mut(project)
         {
             *left -= bytes;
             if *left == 0 {
-                taken.projects.remove(project);
+                usage.projects.remove(project);
             }
         }
-        self.show(&taken);
+        self.show(&usage);
     }
 
-    fn show(&self, taken: &Taken) {
-        self.in_flight.set(i64::try_from(taken.all).unwrap_or(i64::MAX));
+    fn show(&self, usage: &Usage) {
+        self.in_flight.set(i64::try_from(usage.all).unwrap_or(i64::MAX));
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().expect("nobody panics while holding it")
+    fn usage(&self) -> MutexGuard<'_, Usage> {
+        self.usage.lock().expect("nobody panics while holding it")
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
         assert!(small.grow_to(61).is_err());
         small.grow_to(60).expect("what it has counts once");
         drop((small, rest, others));
-        let taken = budget.taken();
-        assert_eq!((taken.all, taken.projects.len()), (0, 0));
+        let usage = budget.usage();
+        assert_eq!((usage.all, usage.projects.len()), (0, 0));
     }
 }

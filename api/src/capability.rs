@@ -7,14 +7,21 @@ use futures_util::future::BoxFuture;
 use utoipa::openapi::OpenApi;
 
 use crate::routes::Routes;
-use crate::{Api, operations, projects, rooms, sessions, streams};
+use crate::{
+    Api, entities, hooks, operations, projects, revocations, rooms, sessions, streams, subscriptions, topics,
+};
 
 /// All capabilities, plus administration and operations. Their fast paths are tried in this order.
 pub const CAPABILITIES: &[Capability] = &[
     streams::CAPABILITY,
+    subscriptions::CAPABILITY,
     sessions::CAPABILITY,
     rooms::CAPABILITY,
+    hooks::CAPABILITY,
+    topics::CAPABILITY,
+    entities::CAPABILITY,
     projects::CAPABILITY,
+    revocations::CAPABILITY,
     operations::CAPABILITY,
 ];
 
@@ -31,8 +38,29 @@ pub struct Capability {
     /// [`fast_path::serve`](crate::fast_path::serve), or leaves it unchanged and returns `None`. Not used while
     /// requests are traced with spans.
     pub fast_path: FastRoute,
-    /// Prefix of paths that name no project; their project is taken from the token.
-    pub token_project_prefix: Option<&'static str>,
+    /// Paths that name no project; their project is taken from the token. `None` for every other path.
+    pub project_of_token: fn(path: &str) -> Option<Preflight>,
+    /// Answers a request to a path that does not exist, or with a method that the path does not support, if the path is
+    /// one of the capability and its errors have a format of their own.
+    pub unserved: fn(path: &str, why: Unserved) -> Option<Response>,
+}
+
+/// Which origins a CORS preflight of a path without a project is judged by. A preflight is sent without the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preflight {
+    /// Those of all projects. The actual request is then checked against the project of its token.
+    AnyProject,
+    /// Those of the default project.
+    DefaultProject,
+}
+
+/// Why a request has no handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// The path does not exist.
+    Path,
+    /// The path does not support the method.
+    Method,
 }
 
 /// Function type of [`Capability::fast_path`].
@@ -46,7 +74,8 @@ impl Capability {
             description,
             stays_open: |_, _| false,
             fast_path: |_, _| None,
-            token_project_prefix: None,
+            project_of_token: |_| None,
+            unserved: |_, _| None,
         }
     }
 }
@@ -68,8 +97,13 @@ pub fn fast_path(api: &Api, request: &mut Request) -> Option<BoxFuture<'static, 
     CAPABILITIES.iter().find_map(|capability| (capability.fast_path)(api, request))
 }
 
-/// Returns whether a path names no project, so that the project is taken from the token.
-pub fn has_project_of_token(path: &str) -> bool {
-    let mut prefixes = CAPABILITIES.iter().filter_map(|capability| capability.token_project_prefix);
-    prefixes.any(|prefix| path.starts_with(prefix))
+/// Returns how to judge a preflight of a path that names no project, so that the project is taken from the token. `None`
+/// for every other path.
+pub fn project_of_token(path: &str) -> Option<Preflight> {
+    CAPABILITIES.iter().find_map(|capability| (capability.project_of_token)(path))
+}
+
+/// Answers a request that has no handler, if the errors of the path have a format of their own.
+pub fn unserved(path: &str, why: Unserved) -> Option<Response> {
+    CAPABILITIES.iter().find_map(|capability| (capability.unserved)(path, why))
 }

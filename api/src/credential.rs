@@ -7,41 +7,42 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use percent_encoding::percent_decode_str;
+use tidings_auth::key::API_KEY_PREFIX;
 use tidings_auth::{Action, Credential, Denied, Gate, Pass, Reach, Resource, Route};
 use tidings_model::ProjectId;
 use tidings_streams::{Owner, StreamError, StreamKey};
 
 use crate::Api;
-use crate::dev_mode::Shows;
+use crate::dev_mode::CredentialPresence;
 use crate::error::ApiError;
 use crate::request_limiter::HeadBytes;
 
 /// The credential of a request, if there is one.
 #[derive(Clone, Debug)]
-struct Shown(Result<Option<Credential>, Denied>);
+struct PresentedCredential(Result<Option<Credential>, Denied>);
 
 /// Middleware: removes the credential from the header and the query, so that no later log, trace or error can contain
 /// it. It is the outermost layer.
 pub async fn take(mut request: Request, next: Next) -> Response {
     let head = HeadBytes::of(&request);
-    let shown = Shown::take(&mut request);
+    let shown = PresentedCredential::take(&mut request);
     request.extensions_mut().insert(head);
     request.extensions_mut().insert(shown);
     next.run(request).await
 }
 
-impl Shown {
+impl PresentedCredential {
     fn take(request: &mut Request) -> Self {
         let in_query = take_from_query(request.uri_mut());
         let in_header = take_from_headers(request.headers_mut());
         Self(in_header.map(|credential| credential.or(in_query)))
     }
 
-    fn shows(&self) -> Shows {
+    fn presence(&self) -> CredentialPresence {
         match &self.0 {
-            Ok(None) => Shows::Nothing,
+            Ok(None) => CredentialPresence::Nothing,
             // A malformed credential counts as one; it is refused when it is used.
-            Ok(Some(_)) | Err(_) => Shows::Credential,
+            Ok(Some(_)) | Err(_) => CredentialPresence::Credential,
         }
     }
 }
@@ -90,26 +91,44 @@ fn take_from_query(uri: &mut Uri) -> Option<Credential> {
 
 /// Returns the project named by the credential of a request, if it names one. The credential is not verified.
 pub fn project_of(gate: &Gate, request: &Request) -> Option<ProjectId> {
-    let shown = request.extensions().get::<Shown>().and_then(|shown| shown.0.as_ref().ok()?.as_ref());
+    let shown =
+        request.extensions().get::<PresentedCredential>().and_then(|shown| shown.0.as_ref().ok()?.as_ref());
     gate.project_named_by(shown?)
 }
 
 /// Returns whether a credential was extracted from a request.
-pub fn shown_by(request: &Request) -> Shows {
-    request.extensions().get::<Shown>().map_or(Shows::Nothing, Shown::shows)
+pub fn presence_in(request: &Request) -> CredentialPresence {
+    request
+        .extensions()
+        .get::<PresentedCredential>()
+        .map_or(CredentialPresence::Nothing, PresentedCredential::presence)
+}
+
+/// Kinds of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CredentialKind {
+    /// None was sent.
+    None,
+    /// Something was sent that is not a bearer token.
+    Malformed,
+    /// An API key.
+    ApiKey,
+    /// A token, or the admin key.
+    Other,
 }
 
 /// Sender of a request.
 pub struct Caller {
     api: Api,
-    shown: Shown,
+    shown: PresentedCredential,
 }
 
 impl FromRequestParts<Api> for Caller {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Self::Rejection> {
-        let shown = parts.extensions.get::<Shown>().cloned().unwrap_or(Shown(Ok(None)));
+        let shown =
+            parts.extensions.get::<PresentedCredential>().cloned().unwrap_or(PresentedCredential(Ok(None)));
         Ok(Self { api: api.clone(), shown })
     }
 }
@@ -117,12 +136,12 @@ impl FromRequestParts<Api> for Caller {
 impl Caller {
     /// Extracts the credential from a request and returns its sender.
     pub fn take(api: &Api, request: &mut Request) -> Self {
-        Self { api: api.clone(), shown: Shown::take(request) }
+        Self { api: api.clone(), shown: PresentedCredential::take(request) }
     }
 
     /// Returns whether the request carries a credential.
-    pub fn shows(&self) -> Shows {
-        self.shown.shows()
+    pub fn presence(&self) -> CredentialPresence {
+        self.shown.presence()
     }
 
     /// Checks that the caller may perform an action on a stream. The returned pass can be checked again later. Counts
@@ -142,9 +161,28 @@ impl Caller {
 
     /// Returns the project named by the credential, or the default project.
     pub fn project_named(&self) -> ProjectId {
+        self.names().unwrap_or_else(ProjectId::default_project)
+    }
+
+    /// Returns the project named by the credential, if it names one. The credential is not verified.
+    pub fn names(&self) -> Option<ProjectId> {
         let shown = self.shown.0.as_ref().ok().and_then(Option::as_ref);
-        let named = shown.and_then(|shown| self.api.gate.project_named_by(shown));
-        named.unwrap_or_else(ProjectId::default_project)
+        shown.and_then(|shown| self.api.gate.project_named_by(shown))
+    }
+
+    /// Returns the bearer token of the request, if it has one, for tokens that are no credentials of a project.
+    pub fn bearer(&self) -> Option<&str> {
+        self.shown.0.as_ref().ok()?.as_ref().map(Credential::reveal)
+    }
+
+    /// Returns what kind of credential the request carries. The credential is not verified.
+    pub fn kind(&self) -> CredentialKind {
+        match &self.shown.0 {
+            Ok(None) => CredentialKind::None,
+            Err(_) => CredentialKind::Malformed,
+            Ok(Some(shown)) if shown.reveal().starts_with(API_KEY_PREFIX) => CredentialKind::ApiKey,
+            Ok(Some(_)) => CredentialKind::Other,
+        }
     }
 
     /// Checks that the caller may perform an action in a project. Counts towards the rate limit.
@@ -191,6 +229,25 @@ impl Caller {
             Err(StreamError::NotFound | StreamError::Gone) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Judges the caller's right to perform an action in a project, for routes that tell refusals in their own way. Fails
+    /// only if the project's rate limit is exceeded, towards which callers count that may.
+    pub async fn judged_in(
+        &self,
+        project: &ProjectId,
+        action: Action,
+        resource: Resource,
+    ) -> Result<Result<Pass, Denied>, ApiError> {
+        let route = Route { action, project: project.clone(), resource };
+        let judged = match self.shown() {
+            Ok(shown) => self.api.gate.enter(route, shown).await,
+            Err(denied) => Err(denied),
+        };
+        if judged.is_ok() {
+            self.api.request_limiter.admit(project)?;
+        }
+        Ok(judged)
     }
 
     async fn validated(

@@ -30,7 +30,7 @@ const ADMINISTERS: &str = "without the admin key a server in dev mode is adminis
 
 /// Whether a request carries a credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shows {
+pub enum CredentialPresence {
     /// It carries one, which is verified where it is used.
     Credential,
     /// It carries none.
@@ -39,8 +39,9 @@ pub enum Shows {
 
 /// On a server in dev mode, refuses a request without a credential that a page from another machine may have sent,
 /// and an administrative request that a page of another origin may have sent.
-pub fn check(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError> {
-    if !api.gate.is_open() || is_credential_checked(api, request, shows) || is_harmless_preflight(request) {
+pub fn check(api: &Api, request: &Request, presence: CredentialPresence) -> Result<(), ApiError> {
+    if !api.gate.is_open() || is_credential_checked(api, request, presence) || is_harmless_preflight(request)
+    {
         return Ok(());
     }
     let refused = match Sender::of(request) {
@@ -52,10 +53,10 @@ pub fn check(api: &Api, request: &Request, shows: Shows) -> Result<(), ApiError>
 }
 
 /// Returns whether the request carries a credential that will be verified.
-fn is_credential_checked(api: &Api, request: &Request, shows: Shows) -> bool {
+fn is_credential_checked(api: &Api, request: &Request, presence: CredentialPresence) -> bool {
     // Open metrics do not verify credentials, so any text would pass as one.
     let unasked = request.uri().path() == "/metrics" && api.metrics_access == MetricsAccess::Open;
-    shows == Shows::Credential && !unasked
+    presence == CredentialPresence::Credential && !unasked
 }
 
 /// Returns whether a request is a CORS preflight that may be answered. It has no effect, and the actual request is
@@ -155,6 +156,11 @@ fn port(scheme: Scheme, authority: &Authority) -> u16 {
         Scheme::Http => 80,
         Scheme::Https => 443,
     })
+}
+
+/// Whether an `Origin` is that of a page of this machine.
+pub fn is_of_this_machine(origin: &HeaderValue) -> bool {
+    Sender::of_page(origin, None) != Sender::Elsewhere
 }
 
 /// Parses a host with an optional port, if it can only refer to this machine. Other names may resolve to any address.

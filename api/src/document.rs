@@ -1,5 +1,7 @@
 //! The OpenAPI description, `/openapi.json`, generated from the attributes and doc comments of the handlers.
 
+pub mod params;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -12,7 +14,7 @@ use utoipa::{IntoResponses, Modify, OpenApi, ToSchema};
 
 use crate::capability::CAPABILITIES;
 
-/// Body of every error response, except those of rooms.
+/// Body of every error response, except those of rooms, subscriptions and ingest.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it only describes what `ApiError` writes")]
 pub struct ErrorAnswer {
@@ -53,10 +55,14 @@ pub struct Content(Vec<u8>);
 
 /// Status of the server.
 #[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "it only describes what the handlers write")]
 pub struct StatusAnswer {
     /// Status: `ok` (`/health`) or `ready` (`/ready`).
     status: String,
+    /// Databases that changes of entities are read from and that cannot be reached at the moment; absent if there are none.
+    #[schema(nullable = false)]
+    unavailable_sources: Option<u32>,
 }
 
 /// Error responses of every request.
@@ -83,7 +89,8 @@ pub struct WriteRefusals;
 /// Error responses of a request to a room.
 pub struct RoomRefusals;
 
-const ANY: &[(u16, &str)] = &[
+/// Error responses of every request.
+pub const ANY: &[(u16, &str)] = &[
     (400, "The request is malformed. `invalid_host`: it has no `Host` header, or more than one."),
     (414, "`uri_too_long`: the path and query are too long."),
     (415, "`content_encoding_unsupported`: the request has a `Content-Encoding` other than `identity`."),
@@ -93,19 +100,26 @@ const ANY: &[(u16, &str)] = &[
 
 const NOT_NOW: &str = "`too_many_connections` or `too_many_bodies`: the server is at its limit; `Retry-After` says when to try again.";
 
-const CALLER: &[(u16, &str)] = &[
+/// Error responses of a request that needs a credential.
+pub const CALLER: &[(u16, &str)] = &[
     (
         401,
         "`token_missing`, `token_malformed`, `token_expired`, `token_too_early`, `token_revoked` or `unauthorized`: \
          the credential is missing or not valid.",
     ),
-    (403, "`wrong_project` or `forbidden`: the credential does not allow this."),
+    (
+        403,
+        "`wrong_project` or `forbidden`: the credential does not allow this; `origin_not_allowed`: a page of this origin may not \
+         open a WebSocket.",
+    ),
     (503, NOT_NOW),
 ];
 
-const OURS: &[(u16, &str)] = &[(500, "`internal`: the server failed; the details are in its log.")];
+/// Error responses for failures of the server.
+pub const OURS: &[(u16, &str)] = &[(500, "`internal`: the server failed; the details are in its log.")];
 
-const PROJECT: &[(u16, &str)] = &[(
+/// Error responses of a request within a project.
+pub const PROJECT: &[(u16, &str)] = &[(
     429,
     "`too_many_requests`: the project exceeds its rate limit; `Retry-After` says when to try again.",
 )];
@@ -116,7 +130,8 @@ const ADMIN: &[(u16, &str)] = &[
     (
         409,
         "`project_exists`, `project_removing`, `project_given`, `default_project`, `no_key`, `last_key`, `key_exists`, \
-         `too_many_keys` or `too_many_projects`: the request conflicts with the current state.",
+         `too_many_keys`, `too_many_projects`, `too_many_revocations` or `too_many_revoked_topics`: the request conflicts with \
+         the current state.",
     ),
     (413, "`body_too_large`: the body is too large."),
     (507, "`no_space`: the store is out of disk space."),
@@ -226,11 +241,13 @@ const ROOM: &[(u16, &str)] = &[
     (507, "`Unavailable`: the store is out of disk space."),
 ];
 
-fn refusals(lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
+/// Error responses of these lists, in the common format.
+pub fn refusals(lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
     refusals_as("ErrorAnswer", lists)
 }
 
-fn refusals_as(schema: &str, lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
+/// Error responses of these lists, with a body of this schema.
+pub fn refusals_as(schema: &str, lists: &[&[(u16, &str)]]) -> BTreeMap<String, RefOr<openapi::Response>> {
     let one = |(status, description): &(u16, &str)| {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
         let response = ResponseBuilder::new().description(*description).content("application/json", content);

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tidings_engine::log::{Record, StoreError};
 use tidings_model::LogId;
 use tidings_sessions::{Session, Store};
-use tidings_streams::Shape;
+use tidings_streams::ReferenceRewriter;
 
 use crate::wire::offset;
 
@@ -28,8 +28,8 @@ impl Envelopes {
     }
 }
 
-impl Shape for Envelopes {
-    fn shape<'a>(
+impl ReferenceRewriter for Envelopes {
+    fn rewrite<'a>(
         &'a self,
         log: LogId,
         records: &'a mut Vec<Record>,

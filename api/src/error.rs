@@ -3,16 +3,20 @@
 
 use std::fmt::Display;
 
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, StatusCode, Uri, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
-use serde_json::json;
+use serde_json::{Value, json};
 use tidings_auth::{Declined, Denied, InvalidKey, InvalidToken, ProjectError};
 use tidings_engine::log::{ProducerRefusal, StoreError};
+use tidings_entities::SourceError;
+use tidings_hooks::HookError;
+use tidings_hooks::ingest::{InvalidBatch, InvalidEvents};
 use tidings_model::limits::Limit;
 use tidings_model::{InvalidId, InvalidProducer, Position};
 use tidings_sessions::SessionError;
 use tidings_streams::StreamError;
 
+use crate::capability::{self, Unserved};
 use crate::wire::header as names;
 use crate::wire::offset;
 
@@ -21,13 +25,22 @@ const READERS_RETRY_SECONDS: u32 = 5;
 /// `Retry-After` for a stream with the maximum number of producers, in seconds. They are forgotten only after
 /// days.
 const PRODUCERS_RETRY_SECONDS: u32 = 3600;
+/// `Retry-After` for a hook with the maximum number of replays under way, in seconds.
+const REPLAYS_RETRY_SECONDS: u32 = 60;
+/// `Retry-After` when the quota of events is used up, in seconds. It is per day.
+const QUOTA_RETRY_SECONDS: u32 = 3600;
+/// `Retry-After` while a source of changes is away, in seconds.
+const SOURCE_RETRY_SECONDS: u32 = 5;
+/// `Retry-After` when concurrent changes interfered, in seconds.
+const CONTENDED_RETRY_SECONDS: u32 = 1;
 
-/// An error response: `{"error":{"code","message"}}`.
+/// An error response: `{"error":{"code","message","details"?}}`.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
+    details: Option<Box<Value>>,
     headers: Vec<(HeaderName, String)>,
     limit: Option<Limit>,
     failure: Option<String>,
@@ -39,6 +52,8 @@ pub struct ErrorParts {
     pub status: StatusCode,
     /// Message for people.
     pub message: String,
+    /// Details for programs.
+    pub details: Option<Box<Value>>,
     /// Additional headers.
     pub headers: Vec<(HeaderName, String)>,
     /// The limit that was hit, if that is the cause.
@@ -61,7 +76,15 @@ pub struct Refused {
 impl ApiError {
     /// An error with a code for programs and a message for people.
     pub fn new(status: StatusCode, code: &'static str, message: impl Display) -> Self {
-        Self { status, code, message: message.to_string(), headers: Vec::new(), limit: None, failure: None }
+        Self {
+            status,
+            code,
+            message: message.to_string(),
+            details: None,
+            headers: Vec::new(),
+            limit: None,
+            failure: None,
+        }
     }
 
     /// An error because a limit was hit.
@@ -93,13 +116,19 @@ impl ApiError {
 
     /// Splits the error into its parts, for routes that format errors differently.
     pub fn into_parts(self) -> ErrorParts {
-        let Self { status, code: _, message, headers, limit, failure } = self;
-        ErrorParts { status, message, headers, limit, failure }
+        let Self { status, code: _, message, details, headers, limit, failure } = self;
+        ErrorParts { status, message, details, headers, limit, failure }
     }
 
     /// Adds a header.
     pub fn with(mut self, name: HeaderName, value: impl ToString) -> Self {
         self.headers.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds details for programs.
+    pub fn detailed(mut self, details: Value) -> Self {
+        self.details = Some(Box::new(details));
         self
     }
 
@@ -110,7 +139,10 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = json!({ "error": { "code": self.code, "message": self.message } });
+        let mut body = json!({ "error": { "code": self.code, "message": self.message } });
+        if let Some(details) = self.details {
+            body["error"]["details"] = *details;
+        }
         let mut response = (self.status, AppendHeaders(self.headers), axum::Json(body)).into_response();
         let refused = Refused { code: self.code, limit: self.limit, failure: self.failure };
         response.extensions_mut().insert(refused);
@@ -214,6 +246,87 @@ impl From<SessionError> for ApiError {
     }
 }
 
+impl From<SourceError> for ApiError {
+    fn from(error: SourceError) -> Self {
+        use StatusCode as S;
+        match &error {
+            SourceError::InvalidCursor(_) => Self::bad_request("invalid_cursor", error),
+            SourceError::Unavailable(_) => {
+                let message = "the database that has the changes cannot be reached at the moment";
+                let told = Self::new(S::SERVICE_UNAVAILABLE, "source_unavailable", message);
+                let told = Self { failure: Some(error.to_string()), ..told };
+                told.with(header::RETRY_AFTER, SOURCE_RETRY_SECONDS)
+            }
+            SourceError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            SourceError::Store(StoreError::TooLarge { .. }) => {
+                Self::new(S::PAYLOAD_TOO_LARGE, "commit_too_large", error)
+            }
+            SourceError::Store(StoreError::Unavailable(_)) => Self::internal(error),
+        }
+    }
+}
+
+impl From<HookError> for ApiError {
+    fn from(error: HookError) -> Self {
+        use StatusCode as S;
+        match &error {
+            HookError::NoSuchHook => Self::new(S::NOT_FOUND, "hook_not_found", error),
+            HookError::NoSuchDeadLetter => Self::new(S::NOT_FOUND, "dead_letter_not_found", error),
+            HookError::Invalid { .. } => Self::bad_request("invalid_hook", error),
+            HookError::InvalidBatch(invalid) => invalid.clone().into(),
+            HookError::Exists => Self::new(S::CONFLICT, "hook_exists", error),
+            HookError::TooMany { .. } => {
+                Self::over(Limit::HooksPerProject, S::TOO_MANY_REQUESTS, "too_many_hooks", error)
+            }
+            HookError::TooManyReplays { .. } => {
+                Self::over(Limit::ReplaysPerHook, S::TOO_MANY_REQUESTS, "too_many_replays", error)
+                    .with(header::RETRY_AFTER, REPLAYS_RETRY_SECONDS)
+            }
+            HookError::TooManyReaders { .. } => {
+                Self::over(Limit::ReadersPerStream, S::SERVICE_UNAVAILABLE, "too_many_readers", error)
+                    .with(header::RETRY_AFTER, READERS_RETRY_SECONDS)
+            }
+            &HookError::Trimmed { floor, tail } => Self::new(S::GONE, "offset_trimmed", error)
+                .with(names::STREAM_OLDEST_OFFSET, offset::print(floor))
+                .with_next(tail),
+            &HookError::RateLimited { retry_after, .. } => {
+                Self::over(Limit::IngestRate, S::TOO_MANY_REQUESTS, "rate_limited", error)
+                    .with(header::RETRY_AFTER, retry_after)
+            }
+            HookError::QuotaExceeded { .. } => {
+                Self::over(Limit::IngestRate, S::TOO_MANY_REQUESTS, "quota_exceeded", error)
+                    .with(header::RETRY_AFTER, QUOTA_RETRY_SECONDS)
+            }
+            HookError::Contended => Self::new(S::SERVICE_UNAVAILABLE, "contended", error)
+                .with(header::RETRY_AFTER, CONTENDED_RETRY_SECONDS),
+            HookError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
+            HookError::Store(StoreError::TooLarge { .. }) => {
+                Self::new(S::PAYLOAD_TOO_LARGE, "commit_too_large", error)
+            }
+            HookError::Store(StoreError::Unavailable(_)) | HookError::Unexpected(_) => Self::internal(error),
+        }
+    }
+}
+
+impl From<InvalidBatch> for ApiError {
+    fn from(error: InvalidBatch) -> Self {
+        let details = |events: &InvalidEvents| {
+            let one = |(index, message): &(usize, String)| json!({ "index": index, "message": message });
+            events.first.iter().map(one).collect()
+        };
+        match &error {
+            InvalidBatch::Json(_) => Self::bad_request("invalid_json", error),
+            InvalidBatch::Batch(_) => Self::bad_request("invalid_batch", error),
+            InvalidBatch::Events(events) => {
+                Self::bad_request("invalid_event", &error).detailed(details(events))
+            }
+            InvalidBatch::TooLarge(events) => {
+                Self::bad_request("event_too_large", &error).detailed(details(events))
+            }
+        }
+    }
+}
+
 impl From<Denied> for ApiError {
     fn from(error: Denied) -> Self {
         let unknown = |code, error| {
@@ -251,6 +364,8 @@ impl From<ProjectError> for ApiError {
                 Declined::SameKey => Self::new(S::CONFLICT, "key_exists", error),
                 Declined::TooManyKeys => Self::new(S::CONFLICT, "too_many_keys", error),
                 Declined::TooManyProjects => Self::new(S::CONFLICT, "too_many_projects", error),
+                Declined::TooManyRevocations => Self::new(S::CONFLICT, "too_many_revocations", error),
+                Declined::TooManyRevokedTopics => Self::new(S::CONFLICT, "too_many_revoked_topics", error),
             },
             ProjectError::Store(StoreError::NoSpace) => Self::new(S::INSUFFICIENT_STORAGE, "no_space", error),
             ProjectError::Store(StoreError::TooLarge { .. }) => {
@@ -287,13 +402,18 @@ impl From<InvalidProducer> for ApiError {
 }
 
 /// Answers requests to paths that do not exist.
-pub async fn no_such_path() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "no_such_path", "nothing is served at this path")
+pub async fn no_such_path(uri: Uri) -> Response {
+    capability::unserved(uri.path(), Unserved::Path).unwrap_or_else(|| {
+        ApiError::new(StatusCode::NOT_FOUND, "no_such_path", "nothing is served at this path").into_response()
+    })
 }
 
 /// Answers requests with a method that the path does not support.
-pub async fn no_such_method() -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", "this path does not take this method")
+pub async fn no_such_method(uri: Uri) -> Response {
+    capability::unserved(uri.path(), Unserved::Method).unwrap_or_else(|| {
+        let message = "this path does not take this method";
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", message).into_response()
+    })
 }
 
 #[cfg(test)]
@@ -302,8 +422,16 @@ mod tests {
 
     #[test]
     fn whoever_is_to_come_again_is_told_when() {
-        for error in [StreamError::Producer(ProducerRefusal::TooMany), StreamError::TooManyReaders] {
-            let answer = ApiError::from(error).into_response();
+        let streams = [StreamError::Producer(ProducerRefusal::TooMany), StreamError::TooManyReaders];
+        let hooks = [
+            HookError::TooManyReplays { most: 16 },
+            HookError::TooManyReaders { most: 1000 },
+            HookError::RateLimited { what: "events", most: 1, retry_after: 60 },
+            HookError::QuotaExceeded { most: 1 },
+            HookError::Contended,
+        ];
+        for error in streams.map(ApiError::from).into_iter().chain(hooks.map(ApiError::from)) {
+            let answer = error.into_response();
             assert!(answer.headers().contains_key(header::RETRY_AFTER), "{}", answer.status());
         }
     }

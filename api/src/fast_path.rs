@@ -23,7 +23,7 @@ use tower_service::Service;
 use crate::answer::{Admission, finished};
 use crate::credential::Caller;
 use crate::request_limiter::HeadBytes;
-use crate::upload::{Lender, Sending, Upload, is_lost_on, read_on};
+use crate::upload::{Sending, UnreadSlot, Upload, is_lost_on, read_on};
 use crate::{Api, capability};
 
 /// Answers requests, on a fast path or through the router.
@@ -64,11 +64,11 @@ impl FastPath {
         }
         prepare(&mut request);
         let unread = (!request.body().is_end_stream()).then(|| {
-            let lender = Lender::default();
+            let unread_slot = UnreadSlot::default();
             let body = std::mem::take(request.body_mut());
-            *request.body_mut() = lender.lend(body);
+            *request.body_mut() = unread_slot.wrap(body);
             let sending = Sending::of(request.version(), request.headers());
-            Unread { lender, sending, clock: self.clock.clone() }
+            Unread { unread_slot, sending, clock: self.clock.clone() }
         });
         // A router is always ready, so there is no need to poll for readiness.
         Answering::Routed(Box::new(self.router.clone().call(request)), unread)
@@ -112,7 +112,8 @@ async fn answer(
     let head = HeadBytes::of(&request);
     let caller = Caller::take(&api, &mut request);
     let seen = api.observe.begin_at(Some(template), &request);
-    let Admission { admitted, origin, content } = Admission::of(&api, &request, head, caller.shows());
+    let Admission { admitted, origin, content } =
+        Admission::of(&api, &request, head, caller.presence(), || caller.names());
     let (parts, body) = request.into_parts();
     let mut upload = Upload::new(body);
     let answered = match admitted {
@@ -142,7 +143,7 @@ pub enum Answering {
 
 /// Access to a request body while the router handles the request, to read what is left of it afterwards.
 pub struct Unread {
-    lender: Lender,
+    unread_slot: UnreadSlot,
     sending: Sending,
     clock: Arc<dyn Clock>,
 }
@@ -150,7 +151,7 @@ pub struct Unread {
 impl Unread {
     /// Returns the unread rest of the body, if sending the response without reading it could lose the response.
     fn left(&self, response: &Response) -> Option<Upload> {
-        self.lender.take().filter(|upload| is_lost_on(response, upload))
+        self.unread_slot.take().filter(|upload| is_lost_on(response, upload))
     }
 
     /// Reads the rest of the body, then returns the response.

@@ -1,8 +1,9 @@
 //! The HTTP interface. This is the only crate that knows status codes and what clients see.
 //!
 //! A handler translates, a capability decides. Read [`capability`] (what each capability contributes) first, then the
-//! files of a capability ([`streams`] and [`listing`], [`sessions`] with [`envelope`], [`rooms`]), then
-//! [`credential`] (who sent a request), [`projects`] (administration), [`wire`] (conversion of headers, offsets and
+//! files of a capability ([`streams`] and [`listing`], [`sessions`] with [`envelope`], [`subscriptions`], [`rooms`],
+//! [`hooks`], [`topics`], [`entities`]), then
+//! [`credential`] (who sent a request), [`projects`] (administration), [`revocations`], [`wire`] (conversion of headers, offsets and
 //! bodies), [`live`] (live responses), [`sse`], [`encoded`] (cache of encoded records) and [`error`] (mapping of
 //! errors to status codes). [`websocket`] implements RFC 6455 without I/O. Every route is surrounded by [`observe`]
 //! (request ids, logs, metrics), [`answer`] (CORS and security headers), [`request_limiter`] (limits), [`budget`]
@@ -19,22 +20,28 @@ mod dev_mode;
 mod document;
 mod drain;
 mod encoded;
+mod entities;
 mod envelope;
 mod error;
 mod fast_path;
+mod hooks;
 mod listing;
 pub mod live;
+mod long_poll;
 mod messages;
 mod observe;
 mod operations;
 mod path;
 mod projects;
 mod request_limiter;
+mod revocations;
 mod rooms;
 mod routes;
 mod sessions;
 mod sse;
 mod streams;
+mod subscriptions;
+mod topics;
 mod upload;
 pub mod websocket;
 mod wire;
@@ -45,15 +52,19 @@ use axum::Router;
 use tidings_auth::Gate;
 use tidings_engine::Rng;
 use tidings_engine::duty::Stopped;
+use tidings_entities::Entities;
+use tidings_hooks::Hooks;
 use tidings_model::ProjectId;
 use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
 use tidings_streams::Streams;
+use tidings_subscriptions::Subscriptions;
 use tokio::sync::watch;
 
 pub use budget::BodyBudget;
 pub use document::text as openapi;
 pub use drain::{Drain, Drained};
+pub use entities::{EntityOptions, EntitySockets};
 pub use envelope::Envelopes;
 pub use error::ApiError;
 pub use fast_path::{Answering, FastPath};
@@ -62,10 +73,12 @@ pub use observe::{Observe, Spans};
 pub use operations::MetricsAccess;
 pub use request_limiter::{RequestLimiter, RequestLimits, transfer_encoding_unknown};
 pub use streams::Scheme;
+pub use topics::{Cluster, Normalize, TopicHubs, TopicOptions};
 pub use wire::head::response_head;
+pub use wire::offset::print as print_offset;
 
 use routes::Routes;
-use wire::body::Intake;
+use wire::body::BodyContext;
 
 /// State shared by all handlers. Clones are cheap; each request makes several.
 #[derive(Clone)]
@@ -79,9 +92,9 @@ impl Api {
 }
 
 impl Api {
-    /// Returns the intake for request bodies of a project; `None` is for requests that belong to no project.
-    fn intake<'a>(&'a self, project: Option<&'a ProjectId>) -> Intake<'a> {
-        Intake { clock: &*self.live.clock, budget: &self.body_budget, project }
+    /// Returns what is needed to read request bodies of a project; `None` is for requests that belong to no project.
+    fn context<'a>(&'a self, project: Option<&'a ProjectId>) -> BodyContext<'a> {
+        BodyContext { clock: &*self.live.clock, budget: &self.body_budget, project }
     }
 }
 
@@ -102,6 +115,16 @@ pub struct Parts {
     pub sessions: Sessions,
     /// The rooms.
     pub rooms: Rooms,
+    /// The hooks.
+    pub hooks: Hooks,
+    /// The subscriptions to streams.
+    pub subscriptions: Subscriptions,
+    /// The topics of all projects.
+    pub topics: TopicHubs,
+    /// The entities of all projects.
+    pub entities: Entities,
+    /// What sockets of entities share.
+    pub entity_sockets: EntitySockets,
     /// Authentication and authorization.
     pub gate: Gate,
     /// Random number generator, for jitter.

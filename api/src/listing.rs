@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::ProjectRefusals;
+use crate::document::params::ProjectParam;
 use crate::error::ApiError;
 use crate::path::ProjectPath;
 use crate::wire::offset;
@@ -28,7 +29,7 @@ use crate::wire::query::once;
     tag = "streams",
     operation_id = "list_streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
+        ProjectParam,
         ("prefix" = Option<String>, Query, description = "Prefix that the ids must have."),
         ("limit" = Option<String>, Query, description = "Maximum number of streams in the response; default 100.", example = "10"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous response."),

@@ -77,12 +77,21 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
         );
     }
     match api.streams.accepting() {
-        Ok(()) => Ok(axum::Json(json!({ "status": "ready" }))),
+        Ok(()) => Ok(axum::Json(status(&api))),
         Err(StoreError::NoSpace) => not("no_space", "the store is out of space"),
         // The reason may name files; the log has it.
         Err(StoreError::Unavailable(_) | StoreError::TooLarge { .. }) => {
             not("store_stopped", "the store has stopped")
         }
+    }
+}
+
+/// What a server that is ready says. Databases that are away do not keep it from serving everything else.
+fn status(api: &Api) -> Value {
+    let away = api.entities.states().iter().filter(|state| state.failing.is_some()).count();
+    match away {
+        0 => json!({ "status": "ready" }),
+        away => json!({ "status": "ready", "unavailableSources": away }),
     }
 }
 

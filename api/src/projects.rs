@@ -18,6 +18,7 @@ use crate::Api;
 use crate::capability::Capability;
 use crate::credential::Caller;
 use crate::document::AdminRefusals;
+use crate::document::params::ProjectParam;
 use crate::error::ApiError;
 use crate::path::Segments;
 use crate::routes::Routes;
@@ -104,7 +105,7 @@ pub async fn create(State(api): State<Api>, caller: Caller, body: Body) -> Resul
     path = "/v1/projects/{project}",
     tag = "administration",
     operation_id = "remove_project",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     responses((status = 204, description = "The project was deleted."), AdminRefusals)
 )]
 pub async fn remove(
@@ -131,7 +132,7 @@ pub struct ChosenKey {
     path = "/v1/projects/{project}/keys",
     tag = "administration",
     operation_id = "rotate_key",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     request_body(content = Option<ChosenKey>),
     responses((status = 201, description = "The key was added. It is shown only in this response.", body = NewKeyAnswer), AdminRefusals)
 )]
@@ -154,7 +155,7 @@ pub async fn rotate_key(
     path = "/v1/projects/{project}/keys/{kid}",
     tag = "administration",
     operation_id = "remove_key",
-    params(("project" = String, Path, description = "Project id.", example = "shop"), ("kid" = String, Path, description = "Id of the key.", example = "k1")),
+    params(ProjectParam, ("kid" = String, Path, description = "Id of the key.", example = "k1")),
     responses((status = 204, description = "The key was removed."), AdminRefusals)
 )]
 pub async fn remove_key(
@@ -177,6 +178,9 @@ pub struct NewToken {
     /// User id in the application (claim `sub`).
     #[schema(value_type = Option<String>)]
     user: Option<Value>,
+    /// Id of the token (claim `jti`), by which it can be revoked.
+    #[schema(value_type = Option<String>)]
+    jti: Option<Value>,
     /// Lifetime in seconds; default 3,600.
     #[serde(rename = "ttlSeconds")]
     #[schema(minimum = 1)]
@@ -187,8 +191,8 @@ pub struct NewToken {
     /// Globs of the streams that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
     streams: Option<Value>,
-    /// Globs of the topics that the token allows.
-    #[schema(value_type = Option<Vec<String>>)]
+    /// Topics that the token allows: globs for both ways, or an object with those to subscribe to and to publish to.
+    #[schema(value_type = Option<TopicsClaim>)]
     topics: Option<Value>,
     /// Globs of the rooms that the token allows.
     #[schema(value_type = Option<Vec<String>>)]
@@ -202,11 +206,14 @@ pub struct NewToken {
 }
 
 impl NewToken {
-    fn claims(self, project: &ProjectId, expires_at: u64) -> Map<String, Value> {
+    /// The claims of a token, with times in seconds since 1970.
+    fn claims(self, project: &ProjectId, issued_at: u64, expires_at: u64) -> Map<String, Value> {
         let claims = [
             ("project", Some(project.as_str().into())),
             ("sub", self.user),
             ("scope", Some(self.scope)),
+            ("iat", Some(issued_at.into())),
+            ("jti", self.jti),
             ("exp", Some(expires_at.into())),
             ("stream_id", self.stream_id),
             ("streams", self.streams),
@@ -220,13 +227,29 @@ impl NewToken {
     }
 }
 
+/// Topics that a token allows.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum TopicsClaim {
+    /// Globs of topics to subscribe to and to publish to.
+    Both(Vec<String>),
+    /// Globs for each way; an absent one allows nothing.
+    Apart {
+        #[schema(required = false)]
+        subscribe: Vec<String>,
+        #[schema(required = false)]
+        publish: Vec<String>,
+    },
+}
+
 /// Sign a token with the newest key of a project.
 #[utoipa::path(
     post,
     path = "/v1/projects/{project}/tokens",
     tag = "administration",
     operation_id = "sign_token",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     request_body(content = NewToken),
     responses((status = 201, description = "The token was signed.", body = NewTokenAnswer), AdminRefusals)
 )]
@@ -244,8 +267,10 @@ pub async fn sign(
     if ttl.is_zero() {
         return Err(ApiError::bad_request("invalid_claims", "ttlSeconds is at least 1"));
     }
-    let expires_at = (api.gate.clock().now() + ttl).as_millis().div_ceil(1000);
-    let claims = Claims::from_json(wanted.claims(&project, expires_at))?;
+    let now = api.gate.clock().now();
+    let expires_at = (now + ttl).as_millis().div_ceil(1000);
+    // Rounded down, so that a revocation in the same second touches the token.
+    let claims = Claims::from_json(wanted.claims(&project, now.as_millis() / 1000, expires_at))?;
     let token = api.gate.projects().sign(&claims)?;
     let expires_at = claims.expires_at.as_millis();
     Ok(told_once(StatusCode::CREATED, NewTokenAnswer { token, expires_at }))
@@ -307,7 +332,7 @@ impl WireConfig {
     path = "/v1/config/{project}",
     tag = "administration",
     operation_id = "get_config",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     responses((status = 200, description = "Current configuration of the project.", body = WireConfig), AdminRefusals)
 )]
 pub async fn get_config(
@@ -327,7 +352,7 @@ pub async fn get_config(
     path = "/v1/config/{project}",
     tag = "administration",
     operation_id = "put_config",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     request_body(content = WireConfig),
     responses((status = 200, description = "The configuration was replaced.", body = WireConfig), AdminRefusals)
 )]
@@ -339,8 +364,8 @@ pub async fn put_config(
 ) -> Result<Response, ApiError> {
     let project = ProjectId::parse(&project)?;
     let pass = caller.may_in(&project, Action::Configure, Resource::Project).await?;
-    let intake = api.intake(Some(&project));
-    let config = body::json::<WireConfig>(body, limits::ADMIN_BODY_BYTES, intake).await?.parse()?;
+    let context = api.context(Some(&project));
+    let config = body::json::<WireConfig>(body, limits::ADMIN_BODY_BYTES, context).await?.parse()?;
     caller.may_still(&pass).await?;
     api.gate.projects().configure(&project, config.clone()).await?;
     Ok(axum::Json(WireConfig::new(config)).into_response())
@@ -379,11 +404,11 @@ fn told_once(status: StatusCode, told: impl Serialize) -> Response {
 }
 
 async fn json_body<T: DeserializeOwned>(api: &Api, sent: Body) -> Result<T, ApiError> {
-    body::json(sent, limits::ADMIN_BODY_BYTES, api.intake(None)).await
+    body::json(sent, limits::ADMIN_BODY_BYTES, api.context(None)).await
 }
 
 /// Parses a body that may be empty, in which case all fields have their defaults.
 async fn json_or_nothing<T: DeserializeOwned + Default>(api: &Api, body: Body) -> Result<T, ApiError> {
-    let (body, _reserved) = body::bytes(body, limits::ADMIN_BODY_BYTES, api.intake(None)).await?;
+    let (body, _reserved) = body::bytes(body, limits::ADMIN_BODY_BYTES, api.context(None)).await?;
     if body.is_empty() { Ok(T::default()) } else { body::parse_json(&body) }
 }

@@ -17,6 +17,7 @@ use utoipa::{OpenApi, ToSchema};
 use crate::Api;
 use crate::capability::Capability;
 use crate::credential::Caller;
+use crate::document::params::{ProjectParam, SessionParam, StreamParam};
 use crate::document::{Content, SessionRefusals, StreamRefusals, WriteRefusals};
 use crate::error::ApiError;
 use crate::path::{ProjectPath, Segments, StreamPath, refuse_reserved, unaliased};
@@ -130,7 +131,7 @@ pub struct TouchedAnswer {
     post,
     path = "/v1/{project}/subscribe",
     tag = "sessions",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     request_body = NewSubscription,
     responses(
         (status = 201, description = "Subscribed; the session was created.", body = SubscribedAnswer),
@@ -173,7 +174,7 @@ pub async fn subscribe(
     delete,
     path = "/v1/{project}/unsubscribe",
     tag = "sessions",
-    params(("project" = String, Path, description = "Project id.", example = "shop")),
+    params(ProjectParam),
     request_body = Pair,
     responses((status = 204, description = "Unsubscribed, or there was no such subscription."), SessionRefusals)
 )]
@@ -198,8 +199,8 @@ pub async fn unsubscribe(
     path = "/v1/{project}/publish/{id}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
         ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
         ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
         ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the append within the producer's epoch, from 0."),
@@ -238,8 +239,8 @@ pub async fn publish(
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Publish, &stream).await?;
     let (parts, body) = request.into_parts();
-    let intake = api.intake(Some(&stream.project));
-    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let context = api.context(Some(&stream.project));
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, context).await?;
     let wanted = request::append(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, &stream).await?;
@@ -260,8 +261,8 @@ pub async fn publish(
     path = "/v1/{project}/session/{session}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("session" = String, Path, description = "Session id.", example = "user-alice"),
+        ProjectParam,
+        SessionParam,
     ),
     responses((status = 200, description = "The session exists.", body = SessionAnswer), SessionRefusals)
 )]
@@ -293,8 +294,8 @@ pub async fn describe(
     path = "/v1/{project}/session/{session}/touch",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("session" = String, Path, description = "Session id.", example = "user-alice"),
+        ProjectParam,
+        SessionParam,
     ),
     responses((status = 200, description = "The session's expiry was renewed.", body = TouchedAnswer), SessionRefusals)
 )]
@@ -314,8 +315,8 @@ pub async fn touch(
     path = "/v1/{project}/session/{session}",
     tag = "sessions",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("session" = String, Path, description = "Session id.", example = "user-alice"),
+        ProjectParam,
+        SessionParam,
     ),
     responses((status = 204, description = "The session was deleted."), SessionRefusals, StreamRefusals)
 )]
@@ -389,7 +390,7 @@ async fn json_body<T: serde::de::DeserializeOwned>(
     project: &ProjectId,
     sent: Body,
 ) -> Result<T, ApiError> {
-    body::json(sent, limits::SUBSCRIBE_BODY_BYTES, api.intake(Some(project))).await
+    body::json(sent, limits::SUBSCRIBE_BODY_BYTES, api.context(Some(project))).await
 }
 
 fn put_fanout(headers: &mut HeaderMap, fanout: &Fanout) {

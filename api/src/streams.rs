@@ -9,17 +9,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tidings_auth::{Action, Denied, Pass};
-use tidings_engine::deliver::{Batch, Encode, Frame, FrameChunks, Step, Subscription};
+use tidings_auth::{Action, Pass};
+use tidings_engine::deliver::{Batch, Encode, Frame, FrameChunks};
 use tidings_model::{Position, Producer};
 use tidings_streams::{
-    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, Retention, Stream, StreamError,
-    StreamKey, Wish,
+    Appended, Chunk, Created, Expiry, Found, Freshness, From as Start, ReaderFormat, Retention, Stream,
+    StreamError, StreamKey,
 };
 use utoipa::OpenApi;
 
 use crate::capability::Capability;
 use crate::credential::Caller;
+use crate::document::params::{ProjectParam, StreamParam};
 use crate::document::{Content, ErrorAnswer, StreamRefusals, WriteRefusals};
 use crate::encoded::{Encoded, Form};
 use crate::error::ApiError;
@@ -29,11 +30,11 @@ use crate::messages::Messages;
 use crate::path::{self, StreamPath, refuse_reserved};
 use crate::routes::Routes;
 use crate::sse::{self, Encoding, Sse};
-use crate::websocket::Upgrade;
+use crate::websocket::{Limits, Upgrade};
 use crate::wire::coding::{Coding, varies};
 use crate::wire::query::{Live, ReadQuery};
-use crate::wire::{body, cursor, header as names, offset, payload, request, time};
-use crate::{Api, listing};
+use crate::wire::{body, header as names, offset, payload, request, time};
+use crate::{Api, listing, long_poll};
 use tidings_engine::DetachOnDrop;
 
 /// What streams bring to the interface.
@@ -79,11 +80,13 @@ impl Appending {
     fn to(path: &str) -> Option<(&'static str, Self)> {
         let rest = path.strip_prefix("/v1/")?;
         if rest.starts_with("stream/") {
-            return Some((UNNAMED, Self(path::stream_at(path).ok()?)));
+            let stream = path::stream_at(path).ok().filter(|stream| stream.id.reserved().is_none())?;
+            return Some((UNNAMED, Self(stream)));
         }
         // Seen before an error would be made for it.
         rest.split_once('/').filter(|(_, rest)| rest.starts_with("stream/"))?;
         let stream = path::stream_at(path).ok().filter(|stream| !stream.project.is_reserved())?;
+        let stream = Some(stream).filter(|stream| stream.id.reserved().is_none())?;
         Some((NAMED, Self(stream)))
     }
 }
@@ -101,8 +104,8 @@ impl FastHandler for Appending {
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
         ("Stream-TTL" = Option<String>, Header, description = "Seconds after its last use until the stream expires."),
         ("Stream-Expires-At" = Option<String>, Header, description = "Time at which the stream expires, in RFC 3339 format."),
         ("Stream-Closed" = Option<String>, Header, description = "`true` to create the stream closed."),
@@ -141,8 +144,8 @@ pub async fn create(
     let pass = caller.may(Action::Create, &stream).await?;
     refuse_reserved(&stream.id)?;
     let (parts, body) = request.into_parts();
-    let intake = api.intake(Some(&stream.project));
-    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let context = api.context(Some(&stream.project));
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, context).await?;
     let wanted = request::create(&parts.headers, body)?;
     caller.may_still(&pass).await?;
     // The answer tells of what is there.
@@ -177,8 +180,8 @@ pub async fn create(
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
         ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
         ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
         ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the append within the producer's epoch, from 0."),
@@ -225,8 +228,8 @@ pub async fn append_to(
     body: impl http_body::Body<Data = Bytes>,
 ) -> Result<Response, ApiError> {
     let pass = caller.may(Action::Append, stream).await?;
-    let intake = api.intake(Some(&stream.project));
-    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, intake).await?;
+    let context = api.context(Some(&stream.project));
+    let (body, reserved) = body::bytes(body, api.streams.options().max_append_bytes, context).await?;
     let wanted = request::append(headers, body)?;
     caller.may_still(&pass).await?;
     caller.reaches_stream(&pass, stream).await?;
@@ -246,8 +249,8 @@ pub async fn append_to(
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
     ),
     responses(
         (status = 200, description = "The stream exists; its metadata is in the headers.", headers(
@@ -300,8 +303,8 @@ pub async fn describe(
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
     ),
     responses(
         (status = 204, description = "The stream was deleted."),
@@ -326,8 +329,8 @@ pub async fn delete(
     path = "/v1/{project}/stream/{id}",
     tag = "streams",
     params(
-        ("project" = String, Path, description = "Project id.", example = "shop"),
-        ("id" = String, Path, description = "Stream id; it may contain slashes.", example = "orders"),
+        ProjectParam,
+        StreamParam,
         ("offset" = Option<String>, Query, description = "Offset to read from: `-1` (the beginning), `now` (the tail), or an offset from an earlier response."),
         ("live" = Option<String>, Query, description = "How to wait for new messages: `long-poll`, `sse` or `websocket`. Default: do not wait."),
         ("cursor" = Option<String>, Query, description = "`Stream-Cursor` of the previous response."),
@@ -410,24 +413,8 @@ async fn long_poll(
     asked: &HeaderMap,
     pass: &Pass,
 ) -> Result<Response, ApiError> {
-    let clock = api.streams.clock();
-    let timeout = clock.sleep(api.streams.options().long_poll_timeout);
-    let _counted = api.observe.long_poll_readers.hold();
     let (found, mut subscription) = api.streams.listen(stream, query.from, bodies(api)).await?;
-    let mut drained = api.drained.clone();
-    // What is there is waited for, however long the disk takes; only what is not there yet has its time.
-    let mut last = None;
-    let first = subscription.next(0, |frame| last = Some(frame.clone())).await;
-    let told = first != Step::Frames || last.as_ref().is_some_and(is_news);
-    let step = tokio::select! {
-        biased;
-        () = std::future::ready(()), if told => first,
-        () = pass.ended(&**clock) => return Err(Denied::Revoked.into()),
-        step = news(&mut subscription, &mut last) => step,
-        () = timeout => Step::Frames,
-        () = drained.wait() => Step::Frames,
-    };
-    let Some(frame) = last.filter(|_| step == Step::Frames) else {
+    let Some(frame) = long_poll::wait(api, pass, &mut subscription).await? else {
         // It has ended: whoever reads it now is told how. If it can be read after all, the client comes again.
         api.streams.read(stream, query.from).await?;
         return Err(StreamError::Contended.into());
@@ -435,35 +422,20 @@ async fn long_poll(
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, &found);
     put_bounds(&mut headers, ReadBounds::from(&frame));
-    headers.insert(names::STREAM_CURSOR, cursor::next(clock.now(), query.cursor, &api.rng).into());
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if frame.records == 0 {
-        headers.remove(header::CONTENT_TYPE);
-        return Ok((StatusCode::NO_CONTENT, headers).into_response());
+    if let Some(nothing) = long_poll::finish(api, query.cursor, &frame, &mut headers) {
+        return Ok(nothing);
     }
     let coding = Coding::choose(asked, &found.content_type, frame.bytes.len());
     coded_answer(headers, &found, frame.bytes.joined(), coding).await
 }
 
-/// Waits until there are records or the subscription ends. `last` holds the last frame that was read.
-async fn news(subscription: &mut Subscription, last: &mut Option<Frame>) -> Step {
-    loop {
-        match subscription.next(0, |frame| *last = Some(frame.clone())).await {
-            Step::Frames if !last.as_ref().is_some_and(is_news) => {}
-            end => return end,
-        }
-    }
-}
-
-/// Whether a read found something to respond with: records, or the end of the stream.
-fn is_news(frame: &Frame) -> bool {
-    frame.records > 0 || frame.closed
-}
-
 /// Encodes records as the body of a response.
-struct Bodies {
-    json: bool,
-    encoded: Arc<Encoded>,
+pub struct Bodies {
+    /// Whether the records are one JSON array.
+    pub json: bool,
+    /// Cache of encoded records.
+    pub encoded: Arc<Encoded>,
 }
 
 impl Encode for Bodies {
@@ -475,12 +447,12 @@ impl Encode for Bodies {
     }
 }
 
-fn bodies(api: &Api) -> Wish<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
+fn bodies(api: &Api) -> ReaderFormat<impl FnOnce(&Stream) -> Arc<dyn Encode>> {
     let encoded = api.live.live_connections.encoded().clone();
     let encode = |stream: &Stream| -> Arc<dyn Encode> {
         Arc::new(Bodies { json: stream.content_type.is_json(), encoded })
     };
-    Wish { form: "body", encode, stamp: 0 }
+    ReaderFormat { form: "body", encode, stamp: 0 }
 }
 
 async fn follow(
@@ -499,8 +471,8 @@ async fn follow(
     let encode = |stream: &Stream| -> Arc<dyn Encode> {
         Arc::new(Sse::new(&stream.content_type, framing, clock.clone(), encoded))
     };
-    let wish = Wish { form: Sse::form(framing), encode, stamp };
-    let (found, subscription) = api.streams.listen(stream, query.from, wish).await?;
+    let format = ReaderFormat { form: Sse::form(framing), encode, stamp };
+    let (found, subscription) = api.streams.listen(stream, query.from, format).await?;
     let mut headers = sse::head();
     if Encoding::of(&found.content_type) == Encoding::Base64 {
         headers.insert(names::STREAM_SSE_DATA_ENCODING, HeaderValue::from_static("base64"));
@@ -523,12 +495,12 @@ async fn converse(
     let encoded = api.live.live_connections.encoded().clone();
     let encode =
         |stream: &Stream| -> Arc<dyn Encode> { Arc::new(Messages::new(&stream.content_type, encoded)) };
-    let wish = Wish { form: Messages::FORM, encode, stamp: 0 };
-    let (_, subscription) = api.streams.listen(stream, query.from, wish).await?;
+    let format = ReaderFormat { form: Messages::FORM, encode, stamp: 0 };
+    let (_, subscription) = api.streams.listen(stream, query.from, format).await?;
     let slow = api.streams.options().slow_reader_timeout;
     let options = FeedOptions::new(None, slow, pass, api.streams.clock().now())?
         .counted(api.observe.websocket_readers.hold());
-    transport.websocket(upgrade, Some(subscription), options, &api.live)
+    transport.websocket(upgrade, Some(subscription.into()), Limits::unheard(), options, &api.live)
 }
 
 /// Response to an append.
@@ -550,10 +522,13 @@ pub fn appended_answer(appended: &Appended, producer: Option<&Producer>) -> Resp
 }
 
 /// Headers that describe where a read ended.
-struct ReadBounds {
-    next: Position,
-    up_to_date: bool,
-    closed: bool,
+pub struct ReadBounds {
+    /// Offset from which to go on.
+    pub next: Position,
+    /// Whether it reached the tail.
+    pub up_to_date: bool,
+    /// Whether it reached the end of what is closed.
+    pub closed: bool,
 }
 
 impl From<&Chunk> for ReadBounds {
@@ -568,7 +543,8 @@ impl From<&Frame> for ReadBounds {
     }
 }
 
-fn put_bounds(headers: &mut HeaderMap, bounds: ReadBounds) {
+/// Adds the headers that describe where a read ended.
+pub fn put_bounds(headers: &mut HeaderMap, bounds: ReadBounds) {
     headers.insert(names::STREAM_NEXT_OFFSET, offset::value(bounds.next));
     if bounds.up_to_date {
         headers.insert(names::STREAM_UP_TO_DATE, HeaderValue::from_static("true"));
@@ -674,6 +650,12 @@ impl Scheme {
 }
 
 fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
+    HeaderValue::from_str(&format!("{}{}", base(parts)?, parts.uri.path()))
+        .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
+}
+
+/// Scheme and host under which a request reached the server, as the beginning of a URL.
+pub fn base(parts: &Parts) -> Result<String, ApiError> {
     let invalid = || ApiError::bad_request("invalid_host", "the Host header is not that of a server");
     let host = match parts.uri.authority() {
         Some(authority) => authority.clone(),
@@ -683,8 +665,7 @@ fn location(parts: &Parts) -> Result<HeaderValue, ApiError> {
         }
     };
     let scheme = parts.extensions.get().copied().unwrap_or(Scheme::Http).as_str();
-    HeaderValue::from_str(&format!("{scheme}://{host}{}", parts.uri.path()))
-        .map_err(|_| ApiError::bad_request("invalid_path", "the path is not plain text"))
+    Ok(format!("{scheme}://{host}"))
 }
 
 #[cfg(test)]
@@ -707,6 +688,9 @@ mod tests {
             "/v1/app/publish/x",
             "/v1/app/rooms/r/events",
             "/v1/stream/",
+            "/v1/stream/__ds/subscriptions/s/callback",
+            "/v1/app/stream/__ds/subscriptions/s/callback",
+            "/v1/app/stream/%5F%5Fds/subscriptions/s/callback",
             "/health",
         ] {
             assert_eq!(name(other), None, "{other}");

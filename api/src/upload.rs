@@ -101,12 +101,12 @@ async fn discard(upload: &mut Upload) -> bool {
 
 /// The place to which a lent body returns.
 #[derive(Clone, Default)]
-pub struct Lender(Arc<Mutex<Option<Upload>>>);
+pub struct UnreadSlot(Arc<Mutex<Option<Upload>>>);
 
-impl Lender {
+impl UnreadSlot {
     /// Lends a body to a handler, which may drop it at any point.
-    pub fn lend(&self, body: Body) -> Body {
-        Body::new(Lent { upload: Some(Upload::new(body)), lender: self.clone() })
+    pub fn wrap(&self, body: Body) -> Body {
+        Body::new(ReturningBody { upload: Some(Upload::new(body)), unread_slot: self.clone() })
     }
 
     /// The returned body, if its end was not reached.
@@ -115,19 +115,19 @@ impl Lender {
     }
 }
 
-struct Lent {
+struct ReturningBody {
     /// `None` once the body was read to its end.
     upload: Option<Upload>,
-    lender: Lender,
+    unread_slot: UnreadSlot,
 }
 
-impl Drop for Lent {
+impl Drop for ReturningBody {
     fn drop(&mut self) {
-        *self.lender.0.lock().expect("nobody panics while holding it") = self.upload.take();
+        *self.unread_slot.0.lock().expect("nobody panics while holding it") = self.upload.take();
     }
 }
 
-impl http_body::Body for Lent {
+impl http_body::Body for ReturningBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -189,14 +189,20 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_was_lent_comes_back_unless_it_was_read_to_its_end() {
-        let lender = Lender::default();
-        drop(lender.lend(sent(2, 10)));
-        assert_eq!(lender.take().expect("all of it").collect().await.expect("readable").to_bytes().len(), 20);
-        let mut lent = lender.lend(sent(2, 10));
+        let unread_slot = UnreadSlot::default();
+        drop(unread_slot.wrap(sent(2, 10)));
+        assert_eq!(
+            unread_slot.take().expect("all of it").collect().await.expect("readable").to_bytes().len(),
+            20
+        );
+        let mut lent = unread_slot.wrap(sent(2, 10));
         lent.frame().await.expect("a part").expect("readable");
         drop(lent);
-        assert_eq!(lender.take().expect("the rest").collect().await.expect("readable").to_bytes().len(), 10);
-        lender.lend(sent(2, 10)).collect().await.expect("readable");
-        assert!(lender.take().is_none());
+        assert_eq!(
+            unread_slot.take().expect("the rest").collect().await.expect("readable").to_bytes().len(),
+            10
+        );
+        unread_slot.wrap(sent(2, 10)).collect().await.expect("readable");
+        assert!(unread_slot.take().is_none());
     }
 }

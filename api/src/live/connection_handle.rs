@@ -25,6 +25,8 @@ struct Line {
     watched: AtomicBool,
     /// Set when the client has closed its side.
     left: AtomicBool,
+    /// Set when the connection has become a WebSocket, which has a limit of its own for a client that takes nothing.
+    limits_itself: AtomicBool,
 }
 
 impl ConnectionHandle {
@@ -40,7 +42,7 @@ impl ConnectionHandle {
     }
 
     /// Extra time for a reader that takes nothing, because the connection is shared with other requests.
-    pub(super) fn extra_patience(&self) -> Duration {
+    pub(super) fn extra_time(&self) -> Duration {
         if self.shared { limits::IDLE_TIMEOUT } else { Duration::ZERO }
     }
 
@@ -73,6 +75,16 @@ impl ConnectionHandle {
     /// Whether the client has closed its side.
     pub(super) fn has_left(&self) -> bool {
         self.line.left.load(Ordering::Relaxed)
+    }
+
+    /// Reports that the connection has become a WebSocket.
+    pub(super) fn limit_itself(&self) {
+        self.line.limits_itself.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has a limit of its own for a client that takes nothing, so that the server's does not apply.
+    pub fn limits_itself(&self) -> bool {
+        self.line.limits_itself.load(Ordering::Relaxed)
     }
 
     /// The value that counts the connection.

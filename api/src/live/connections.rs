@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use tidings_auth::Revocation;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
 
@@ -30,8 +31,20 @@ pub trait LiveConnection: Send + Sync {
     /// Ends the response because the server is stopping.
     fn drain(self: Arc<Self>, now: Timestamp);
 
+    /// Ends the response, or some subscriptions, if a revocation touches its token.
+    fn revoke(self: Arc<Self>, revocation: &Revocation, now: Timestamp) -> Cut;
+
     /// Cuts the connection at once.
     fn cut(&self);
+}
+
+/// What a revocation ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Number of live responses.
+    pub connections: usize,
+    /// Number of subscriptions within live responses that go on.
+    pub subscriptions: usize,
 }
 
 impl LiveConnections {
@@ -81,6 +94,19 @@ impl LiveConnections {
     pub fn drain(&self, now: Timestamp) {
         self.lock().draining = Some(now);
         self.all().into_iter().for_each(|connection| tell(connection, |connection| connection.drain(now)));
+    }
+
+    /// Ends what a revocation touches, and returns how much that was. The revocation must have been applied.
+    pub fn revoke(&self, revocation: &Revocation, now: Timestamp) -> Cut {
+        let mut all = Cut::default();
+        for connection in self.all() {
+            tell(connection, |connection| {
+                let cut = connection.revoke(revocation, now);
+                all.connections += cut.connections;
+                all.subscriptions += cut.subscriptions;
+            });
+        }
+        all
     }
 
     /// Cuts all connections at once.

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
+use tidings_auth::Revocation;
 use tidings_engine::Clock;
 use tidings_model::Timestamp;
 
 use super::connection_handle::ConnectionHandle;
-use super::connections::LiveConnection;
+use super::connections::{Cut, LiveConnection};
 use super::feed::{Ask, End, Feed};
 
 /// A feed with the task that drives it and the way to close its connection.
@@ -27,7 +28,7 @@ pub(super) trait Closer: Send + Sync {
     fn close(&self);
 
     /// Time that a feed which has ended may take longer than others, because its connection is shared.
-    fn extra_patience(&self) -> Duration {
+    fn extra_time(&self) -> Duration {
         Duration::ZERO
     }
 }
@@ -40,8 +41,8 @@ impl Closer for Option<ConnectionHandle> {
         }
     }
 
-    fn extra_patience(&self) -> Duration {
-        self.as_ref().map_or(Duration::ZERO, ConnectionHandle::extra_patience)
+    fn extra_time(&self) -> Duration {
+        self.as_ref().map_or(Duration::ZERO, ConnectionHandle::extra_time)
     }
 }
 
@@ -71,7 +72,7 @@ impl<C: Closer> LiveConnection for DrivenFeed<C> {
             Ask::Send => self.task.wake(),
             // Whoever drives it is stuck, so only closing the connection ends it.
             Ask::Cut => {
-                if self.feed().ended_for(now) >= self.closer.extra_patience() {
+                if self.feed().ended_for(now) >= self.closer.extra_time() {
                     self.cut();
                 }
             }
@@ -81,6 +82,14 @@ impl<C: Closer> LiveConnection for DrivenFeed<C> {
     fn drain(self: Arc<Self>, now: Timestamp) {
         self.feed().end(End::Draining, now);
         self.task.wake();
+    }
+
+    fn revoke(self: Arc<Self>, revocation: &Revocation, now: Timestamp) -> Cut {
+        let cut = self.feed().revoke(revocation, now);
+        if cut != Cut::default() {
+            self.task.wake();
+        }
+        cut
     }
 
     fn cut(&self) {

@@ -5,14 +5,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidings_engine::deliver::{Lost, Step, Subscription};
+use tidings_auth::Revocation;
+use tidings_engine::deliver::{Inbox, Lost, Step};
 use tidings_model::{Timestamp, limits};
 
+use super::connections::Cut;
 use super::feed_options::FeedOptions;
 use super::outbox::Outbox;
-use super::protocol::{CaughtUp, LastWord, Reply};
+use super::protocol::{CaughtUp, FinalTexts, Refusal, Reply};
 use crate::sse::chunk;
-use crate::websocket::{self, Close, Code, Event, Opcode, Tick, frame};
+use crate::websocket::{self, Close, Code, EndReason, Event, Opcode, Tick, Violation, frame};
 
 /// Bytes taken from the subscription at a time.
 const ROOM: usize = 32 * 1024;
@@ -34,6 +36,10 @@ pub enum End {
     Draining,
     /// The client was too slow.
     Slow,
+    /// The client sent nothing for too long.
+    Silent,
+    /// The client sent too much that is not understood.
+    Misused,
     /// The client is no longer among those who may receive this, such as a removed member of a room.
     Expelled,
     /// The client closed the connection, or violated the protocol.
@@ -57,6 +63,8 @@ impl End {
             Self::Revoked | Self::Expelled => Close::new(Code::POLICY_VIOLATION, "access-ended"),
             Self::Draining => Close::new(Code::SERVICE_RESTART, "server-restart"),
             Self::Slow => Close::new(Code::POLICY_VIOLATION, "slow-consumer"),
+            Self::Silent => Close::new(Code::POLICY_VIOLATION, "silent"),
+            Self::Misused => Close::new(Code::POLICY_VIOLATION, "protocol-error"),
             Self::Left => Close::new(Code::NORMAL, ""),
         }
     }
@@ -72,9 +80,9 @@ pub enum Wire {
     WebSocket(Box<websocket::Connection>),
 }
 
-/// A subscription that is sent to a client.
+/// An inbox that is sent to a client.
 pub struct Feed {
-    subscription: Option<Subscription>,
+    inbox: Option<Inbox>,
     outbox: Outbox,
     /// The answer to a message of the client. Only the last is kept, so that a client that does not read
     /// cannot pile up answers.
@@ -114,12 +122,12 @@ pub enum Ask {
 }
 
 impl Feed {
-    /// Creates a feed of a subscription. Without one, the client and the protocol decide where to begin.
-    pub fn new(subscription: Option<Subscription>, wire: Wire, options: FeedOptions) -> Self {
-        let waiting = subscription.is_none();
-        let outbox = Outbox::at(subscription.as_ref().map(Subscription::position).unwrap_or_default());
+    /// Creates a feed of an inbox. Without one, the client and the protocol decide where to begin.
+    pub fn new(inbox: Option<Inbox>, wire: Wire, options: FeedOptions) -> Self {
+        let waiting = inbox.is_none();
+        let outbox = Outbox::at(inbox.as_ref().map(Inbox::position).unwrap_or_default());
         Self {
-            subscription,
+            inbox,
             outbox,
             answer: None,
             wire,
@@ -156,22 +164,28 @@ impl Feed {
         self.options.protocol.begin_deadline().filter(|_| self.waiting)
     }
 
-    /// The pending bytes, taken from the subscription if there are none. Ready with an empty outbox means the
+    /// The pending bytes, taken from the inbox if there are none. Ready with an empty outbox means the
     /// end.
     pub fn poll_outbox(&mut self, cx: &mut Context<'_>, now: impl Fn() -> Timestamp) -> Poll<&mut Outbox> {
+        self.options.protocol.wake_with(cx.waker());
+        while self.ended.is_none() && self.options.protocol.has_more() {
+            let now = now();
+            let reply = self.options.protocol.go_on(now);
+            self.reply(reply, now);
+        }
         if self.outbox.is_empty() {
             self.take_owed();
         }
         while self.outbox.is_empty()
-            && let Some(subscription) = &mut self.subscription
+            && let Some(inbox) = &mut self.inbox
         {
             if !self.options.protocol.may_receive() {
                 self.end(End::Expelled, now());
                 break;
             }
             let outbox = &mut self.outbox;
-            let step = subscription.poll_frames(cx, ROOM, &mut |frame| outbox.push_frame(frame));
-            let has_all = subscription.has_caught_up();
+            let step = inbox.poll_frames(cx, ROOM, &mut |frame| outbox.push_frame(frame));
+            let has_all = inbox.has_caught_up();
             match step {
                 Poll::Pending if !has_all => return Poll::Pending,
                 Poll::Pending if self.caught_up && self.left => self.end(End::Left, now()),
@@ -194,9 +208,15 @@ impl Feed {
                 Poll::Ready(Step::Closed) => self.end(End::Complete, now()),
                 Poll::Ready(Step::Lost(Lost::Gone)) => self.end(End::Lost, now()),
                 Poll::Ready(Step::Lost(Lost::Failed)) => self.end(End::Failed, now()),
+                Poll::Ready(Step::TooSlow) => self.end(End::Slow, now()),
             }
         }
         if self.waiting && self.outbox.is_empty() { Poll::Pending } else { Poll::Ready(&mut self.outbox) }
+    }
+
+    /// The pending bytes.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
     }
 
     /// Moves what the WebSocket has to send to the outbox: an answer, pongs, pings, a close.
@@ -211,6 +231,13 @@ impl Feed {
         }
     }
 
+    /// Whether more may be read from the client. A client that does not take its replies, or has asked for
+    /// enough, has to wait.
+    pub fn wants_input(&self) -> bool {
+        let replies = self.inbox.as_ref().map_or(0, Inbox::reply_bytes);
+        replies < limits::REPLIES_BYTES && self.options.protocol.wants_input()
+    }
+
     /// Handles bytes received from the client.
     pub fn received(&mut self, mut bytes: &[u8], now: Timestamp) -> Ask {
         while let Wire::WebSocket(socket) = &mut self.wire
@@ -218,35 +245,67 @@ impl Feed {
         {
             match event {
                 Event::Ping(_) | Event::Pong(_) => {}
-                Event::Closed(_) | Event::Failed(_) => self.end(End::Left, now),
+                Event::Closed(_) => {
+                    // What the client asked before it closed is answered before its close is.
+                    self.take_replies();
+                    self.end(End::Left, now);
+                }
+                // Nothing follows our close frame.
+                Event::Failed(_) if self.ended.is_some() => {}
+                Event::Failed(violation) => {
+                    self.refuse(violation);
+                    self.end(End::Left, now);
+                }
                 // Messages after the end are ignored.
                 Event::Text(_) | Event::Binary(_) if self.ended.is_some() => {}
                 Event::Text(text) => {
-                    let reply = self.options.protocol.on_text(text.as_str(), now);
+                    let reply = self.options.protocol.on_text(&text, now);
                     self.reply(reply, now);
                 }
-                Event::Binary(_) => {
-                    let close = Close::new(Code::UNSUPPORTED_DATA, "bytes are not read from this socket");
-                    self.reply(Reply::Close(close), now);
+                Event::Binary(bytes) => {
+                    let reply = self.options.protocol.on_binary(bytes, now);
+                    self.reply(reply, now);
                 }
             }
         }
         if matches!(self.wire, Wire::WebSocket(_)) { Ask::Send } else { Ask::Nothing }
     }
 
+    /// Tells a client that violated the WebSocket protocol what the capability has to say to that, before the close
+    /// frame. Returns whether it has something to say.
+    fn refuse(&mut self, violation: Violation) -> bool {
+        let Some(refusal) = self.options.protocol.on_violation(violation) else { return false };
+        if let Wire::WebSocket(socket) = &mut self.wire {
+            socket.reword(&refusal.close);
+        }
+        self.take_replies();
+        refusal.texts.iter().for_each(|words| self.say(words));
+        true
+    }
+
     fn reply(&mut self, reply: Reply, now: Timestamp) {
         match reply {
             Reply::Nothing => {}
             Reply::Say(words) => self.answer = Some(words),
-            Reply::Begin(words, subscription) => {
+            Reply::Begin(words, inbox) => {
                 self.waiting = false;
-                self.outbox.pass(subscription.position());
+                self.outbox.pass(inbox.position());
                 words.iter().for_each(|words| self.say(words));
-                self.subscription = Some(subscription);
+                self.inbox = Some(inbox);
+                if let (Wire::WebSocket(socket), Some(limits)) = (&mut self.wire, self.options.begun_limits) {
+                    socket.limit(limits);
+                }
             }
+            Reply::End(end) => self.end(end, now),
             Reply::Close(close) => {
-                self.subscription = None;
-                self.finish(End::Left, LastWord { event: None, message: None, close }, now);
+                self.inbox = None;
+                self.finish(End::Left, FinalTexts { event: None, message: None, close }, now);
+            }
+            Reply::Refuse(Refusal { texts, close }) => {
+                self.take_replies();
+                texts.iter().for_each(|words| self.say(words));
+                self.inbox = None;
+                self.finish(End::Left, FinalTexts { event: None, message: None, close }, now);
             }
         }
     }
@@ -286,20 +345,31 @@ impl Feed {
         if self.ended.is_some() {
             return;
         }
-        let lag = self.subscription.take().and_then(|subscription| subscription.lag());
+        if !end.is_abrupt() && end != End::Left {
+            self.take_replies();
+        }
+        let lag = self.inbox.take().and_then(|inbox| inbox.lag());
         if end.is_abrupt() {
             self.outbox.keep_begun();
         }
-        let last_word = self.options.protocol.last_word(end, self.outbox.reaches(), lag, now);
-        self.finish(end, last_word, now);
+        let final_texts = self.options.protocol.final_texts(end, self.outbox.reaches(), lag, now);
+        self.finish(end, final_texts, now);
     }
 
-    fn finish(&mut self, end: End, last_word: LastWord, now: Timestamp) {
+    /// Moves what cannot be read again after the end to the outbox.
+    fn take_replies(&mut self) {
+        if let Some(inbox) = &mut self.inbox {
+            let outbox = &mut self.outbox;
+            inbox.take_rest(&mut |frame| outbox.push_frame(frame));
+        }
+    }
+
+    fn finish(&mut self, end: End, final_texts: FinalTexts, now: Timestamp) {
         self.ended = Some((end, now));
         self.waiting = false;
         let words = match &self.wire {
-            Wire::Plain | Wire::Chunked => last_word.event,
-            Wire::WebSocket(_) => last_word.message,
+            Wire::Plain | Wire::Chunked => final_texts.event,
+            Wire::WebSocket(_) => final_texts.message,
         };
         // A peer that has closed reads nothing more.
         if let Some(words) = words.filter(|_| end != End::Left) {
@@ -309,9 +379,29 @@ impl Feed {
             Wire::Plain => {}
             Wire::Chunked => self.outbox.push(Bytes::from_static(b"0\r\n\r\n")),
             // If the peer closed first, the answer to that is pending already, and this adds nothing.
-            Wire::WebSocket(socket) => socket.close(&last_word.close, now),
+            Wire::WebSocket(socket) => socket.close(&final_texts.close, now),
         }
         self.take_owed();
+    }
+
+    /// Ends the feed, or some subscriptions of the protocol, if a revocation touches the client's token.
+    pub fn revoke(&mut self, revocation: &Revocation, now: Timestamp) -> Cut {
+        let closed = Cut { connections: 1, subscriptions: 0 };
+        if self.gone || !self.options.pass.is_touched_by(revocation) {
+            return Cut::default();
+        }
+        match (&revocation.topics, self.ended) {
+            (None, None) => {
+                self.end(End::Revoked, now);
+                closed
+            }
+            // A tick was faster.
+            (None, Some((End::Revoked, since))) if since >= revocation.at => closed,
+            (Some(_), None) => {
+                Cut { connections: 0, subscriptions: self.options.protocol.revoked(revocation, now) }
+            }
+            (_, Some(_)) => Cut::default(),
+        }
     }
 
     /// Reports that the client has closed its side. An event stream is still sent what is there, in case the
@@ -325,10 +415,11 @@ impl Feed {
         }
     }
 
-    /// Releases the subscription: the connection is gone.
+    /// Releases the inbox: the connection is gone.
     pub fn abandon(&mut self) {
-        self.subscription = None;
+        self.inbox = None;
         self.gone = true;
+        self.options.protocol.is_over();
     }
 
     /// Handles the passing of time; called about once a second. A clock that was set back makes no wait longer.
@@ -337,24 +428,31 @@ impl Feed {
             return Ask::Nothing;
         }
         let moved = std::mem::take(&mut self.moved);
+        if !moved {
+            // Most connections are idle most of the time, and there may be many.
+            self.outbox.release();
+        }
         if let Some((end, since)) = &mut self.ended {
-            let patience = match end {
-                // A client that must not receive anything more is not waited for.
-                End::Revoked | End::Expelled => limits::REVOKED_TIMEOUT,
-                _ => limits::LAST_WORD_TIMEOUT,
+            // A client that must not receive anything more is not waited for.
+            let is_unwelcome = matches!(end, End::Revoked | End::Expelled);
+            let timeout = match self.options.grace {
+                _ if is_unwelcome => limits::REVOKED_TIMEOUT,
+                Some(grace) => grace,
+                None => limits::FINAL_TEXTS_TIMEOUT,
             };
-            // A client that still takes the rest may take its time.
-            *since =
-                if moved && !matches!(end, End::Revoked | End::Expelled) { now } else { now.min(*since) };
-            return if now.since(*since) >= patience { Ask::Cut } else { Ask::Nothing };
+            // A client that still takes the rest may take its time, unless that is limited.
+            let is_patient = !is_unwelcome && self.options.grace.is_none();
+            *since = if moved && is_patient { now } else { now.min(*since) };
+            return if now.since(*since) >= timeout { Ask::Cut } else { Ask::Nothing };
         }
         if let Some(since) = &mut self.stuck_since {
             *since = now.min(*since);
         }
         self.options.began = now.min(self.options.began);
         let stuck = self.stuck_since.map(|since| now.since(since));
-        let lag = self.subscription.as_ref().and_then(Subscription::lag);
-        if self.options.bounds.exceeded(stuck, lag) {
+        let lag = self.inbox.as_ref().and_then(Inbox::lag);
+        let behind = self.inbox.as_ref().is_some_and(Inbox::is_too_slow);
+        if behind || self.options.bounds.exceeded(stuck, lag) {
             self.end(End::Slow, now);
             return Ask::Send;
         }
@@ -364,6 +462,19 @@ impl Feed {
         }
         if !self.options.protocol.may_receive() {
             self.end(End::Expelled, now);
+            return Ask::Send;
+        }
+        let reply = self.options.protocol.tick(now);
+        self.reply(reply, now);
+        if self.ended.is_some() {
+            return Ask::Send;
+        }
+        let is_excused = self.options.excuses_blocked && (stuck.is_some() || !self.wants_input());
+        if is_excused && let Wire::WebSocket(socket) = &mut self.wire {
+            socket.excuse(now);
+        }
+        if self.is_silent(now) {
+            self.end(End::Silent, now);
             return Ask::Send;
         }
         if self.waiting && self.options.protocol.is_due(now) {
@@ -379,15 +490,28 @@ impl Feed {
         // Rather a little early than late: the client relies on heartbeats.
         self.last_sent = now.min(if moved { asked } else { self.last_sent });
         match &mut self.wire {
-            Wire::Plain | Wire::Chunked => self.beat(now),
+            Wire::Plain | Wire::Chunked => self.heartbeat(now),
             Wire::WebSocket(socket) => match socket.tick(now) {
                 Tick::Wait(_) => Ask::Send,
+                Tick::Over(EndReason::Failed(violation)) if self.refuse(violation) => {
+                    self.end(End::Left, now);
+                    Ask::Send
+                }
                 Tick::Over(_) => Ask::Cut,
             },
         }
     }
+
+    /// Whether the client of a WebSocket has sent nothing for longer than the protocol allows.
+    fn is_silent(&self, now: Timestamp) -> bool {
+        match (&self.wire, self.options.silence) {
+            (Wire::WebSocket(socket), Some(silence)) => socket.silent_for(now) >= silence,
+            _ => false,
+        }
+    }
+
     /// Sends a heartbeat to a client that was sent nothing for a while, unless data is pending.
-    fn beat(&mut self, now: Timestamp) -> Ask {
+    fn heartbeat(&mut self, now: Timestamp) -> Ask {
         let due = self.options.heartbeat.is_some_and(|every| now.since(self.last_sent) >= every);
         if !due || !self.outbox.is_empty() || self.stuck_since.is_some() {
             return Ask::Nothing;

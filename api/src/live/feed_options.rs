@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidings_auth::{Denied, Pass};
-use tidings_engine::metrics::Held;
-use tidings_model::Timestamp;
+use tidings_auth::Denied;
+use tidings_engine::metrics::GaugeGuard;
+use tidings_model::{Timestamp, limits};
 
+use super::pass_handle::PassHandle;
 use super::protocol::{FeedProtocol, Plain};
 use crate::websocket;
 
@@ -20,18 +21,34 @@ pub struct FeedOptions {
     /// Silence after which a heartbeat is sent; `None` for no heartbeats.
     pub(super) heartbeat: Option<Duration>,
     /// Time limits for a silent WebSocket client.
-    pub(super) patience: websocket::Patience,
-    /// The pass of the client. The response ends when it is no longer valid.
-    pub(super) pass: Pass,
+    pub(super) timeouts: websocket::Timeouts,
+    /// Time for which a WebSocket client may send nothing before the feed ends; `None` if only `timeouts` count.
+    pub(super) silence: Option<Duration>,
+    /// Whether a client is not held to be silent while it is not read from, or cannot have seen a ping.
+    pub(super) excuses_blocked: bool,
+    /// Limits of a WebSocket's messages once it is decided where the client begins; `None` if they stay as they are.
+    pub(super) begun_limits: Option<websocket::Limits>,
+    /// Time for which the last texts are offered after the end, however slowly they are taken; `None` for the usual
+    /// time since something was taken.
+    pub(super) grace: Option<Duration>,
+    /// The pass of the client. The response ends when the current one is no longer valid.
+    pub(super) pass: PassHandle,
     /// The capability's side of the conversation.
     pub(super) protocol: Box<dyn FeedProtocol>,
     /// Counts the reader in a gauge.
-    _counted: Option<Held>,
+    _counted: Option<GaugeGuard>,
 }
 
 impl FeedOptions {
-    /// Options for a client with a valid pass, which is checked from now on.
-    pub fn new(lasts: Option<Duration>, slow: Duration, pass: Pass, now: Timestamp) -> Result<Self, Denied> {
+    /// Options for a client with a valid pass, which is checked from now on. A protocol that replaces the pass passes a
+    /// clone of its handle.
+    pub fn new(
+        lasts: Option<Duration>,
+        slow: Duration,
+        pass: impl Into<PassHandle>,
+        now: Timestamp,
+    ) -> Result<Self, Denied> {
+        let pass = pass.into();
         if !pass.holds(now) {
             return Err(Denied::Revoked);
         }
@@ -40,7 +57,11 @@ impl FeedOptions {
             began: now,
             bounds: Bounds { stall: slow, max_lag: None },
             heartbeat: None,
-            patience: websocket::Patience::default(),
+            timeouts: websocket::Timeouts::default(),
+            silence: None,
+            excuses_blocked: false,
+            begun_limits: None,
+            grace: None,
             pass,
             protocol: Box::new(Plain),
             _counted: None,
@@ -49,7 +70,7 @@ impl FeedOptions {
 
     /// Counts the reader in a gauge for as long as the feed lives.
     #[must_use]
-    pub fn counted(self, counted: Held) -> Self {
+    pub fn counted(self, counted: GaugeGuard) -> Self {
         Self { _counted: Some(counted), ..self }
     }
 
@@ -65,8 +86,36 @@ impl FeedOptions {
     /// is cut.
     #[must_use]
     pub fn with_heartbeat(self, heartbeat: Duration) -> Self {
-        let patience = websocket::Patience { ping_after: heartbeat, dead_after: heartbeat * 3 };
-        Self { heartbeat: Some(heartbeat), patience, ..self }
+        let timeouts = websocket::Timeouts { ping_after: heartbeat, dead_after: heartbeat * 3 };
+        Self { heartbeat: Some(heartbeat), timeouts, ..self }
+    }
+
+    /// Pings a WebSocket client that is silent for `ping_after`, and ends the feed after `silence`, with last
+    /// texts. Must be called after [`FeedOptions::with_heartbeat`], if both are.
+    #[must_use]
+    pub fn with_pings(self, ping_after: Duration, silence: Duration) -> Self {
+        // A client that does not take the last texts either is cut.
+        let timeouts = websocket::Timeouts { ping_after, dead_after: silence + limits::FINAL_TEXTS_TIMEOUT };
+        Self { timeouts, silence: Some(silence), ..self }
+    }
+
+    /// Does not count the silence of a client whose socket is blocked, so that it cannot have seen a ping, or that is not
+    /// read from.
+    #[must_use]
+    pub fn excusing_blocked(self) -> Self {
+        Self { excuses_blocked: true, ..self }
+    }
+
+    /// Gives a WebSocket other limits once it is decided where its client begins.
+    #[must_use]
+    pub fn with_begun_limits(self, limits: websocket::Limits) -> Self {
+        Self { begun_limits: Some(limits), ..self }
+    }
+
+    /// Drops the connection so long after the end, however slowly the last texts are taken.
+    #[must_use]
+    pub fn with_grace(self, grace: Duration) -> Self {
+        Self { grace: Some(grace), ..self }
     }
 
     /// Sets the capability's side of the conversation.

@@ -20,7 +20,9 @@ mod driven_feed;
 mod feed;
 mod feed_options;
 mod outbox;
+mod pass_handle;
 mod protocol;
+mod running;
 mod socket;
 mod upgraded;
 
@@ -33,19 +35,20 @@ use axum::response::{IntoResponse, Response};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tidings_engine::Clock;
-use tidings_engine::deliver::Subscription;
-use tidings_model::limits;
+use tidings_engine::deliver::{Inbox, Subscription};
 
 use crate::error::ApiError;
 use crate::websocket::{Connection, Limits, Upgrade};
 
 pub use crate::capability::stays_open;
 pub use connection_handle::ConnectionHandle;
-pub use connections::LiveConnections;
+pub use connections::{Cut, LiveConnections};
 pub use feed::{End, Feed, Wire};
 pub use feed_options::FeedOptions;
-pub use protocol::{CaughtUp, FeedProtocol, LastWord, Reply};
-pub use socket::Socket;
+pub use pass_handle::{PassHandle, SwapRefused};
+pub use protocol::{CaughtUp, FeedProtocol, FinalTexts, Refusal, Reply};
+pub use running::{Panicked, Running, poll_once};
+pub use socket::{Serving, Socket};
 
 /// Request extension of a transport that can hand its socket over; see [`take_over`].
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +115,7 @@ impl Transport {
             Self::Socket => Wire::Chunked,
             Self::Hyper(..) => Wire::Plain,
         };
-        let mut feed = Feed::new(Some(subscription), wire, options);
+        let mut feed = Feed::new(Some(subscription.into()), wire, options);
         if !first.is_empty() {
             feed.say(first);
         }
@@ -126,23 +129,17 @@ impl Transport {
         }
     }
 
-    /// A response that becomes a WebSocket. Without a subscription, the protocol decides where to begin.
+    /// A response that becomes a WebSocket. Without an inbox, the protocol decides where to begin.
     pub fn websocket(
         self,
         upgrade: Upgrade,
-        subscription: Option<Subscription>,
+        inbox: Option<Inbox>,
+        limits: Limits,
         options: FeedOptions,
         live: &LiveContext,
     ) -> Result<Response, ApiError> {
-        // Clients send little here, so little of it is buffered.
-        let limits = Limits {
-            frame_bytes: limits::UNHEARD_MESSAGE_BYTES,
-            message_bytes: limits::UNHEARD_MESSAGE_BYTES,
-            message_time: limits::UNHEARD_MESSAGE_TIMEOUT,
-            ..Limits::default()
-        };
-        let socket = Connection::new(limits, options.patience, live.clock.now());
-        let feed = Feed::new(subscription, Wire::WebSocket(Box::new(socket)), options);
+        let socket = Connection::new(limits, options.timeouts, live.clock.now());
+        let feed = Feed::new(inbox, Wire::WebSocket(Box::new(socket)), options);
         let (connection_handle, upgrading) = match self {
             Self::Socket => return Ok(hand_over(upgrade.into_response(), feed)),
             Self::Hyper(connection_handle, Some(upgrading)) => (connection_handle, upgrading),
@@ -152,11 +149,14 @@ impl Transport {
             }
         };
         let live = live.clone();
-        let held = connection_handle.map(|connection_handle| connection_handle.held());
+        let held = connection_handle.as_ref().map(ConnectionHandle::held);
         // The task ends with its connection; the server waits for it through `held`.
         tokio::spawn(async move {
             let _held = held;
             if let Ok(upgraded) = upgrading.await {
+                if let Some(connection_handle) = &connection_handle {
+                    connection_handle.limit_itself();
+                }
                 upgraded::serve(TokioIo::new(upgraded), feed, live.clock, &live.live_connections).await;
             }
         });

@@ -133,6 +133,13 @@ impl Outbox {
         left
     }
 
+    /// Releases the memory of an empty outbox. The next entry allocates again.
+    pub fn release(&mut self) {
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+    }
+
     /// Drops all entries but one that was begun: its reader could not parse what follows a partial one.
     pub fn keep_begun(&mut self) {
         self.waiting.truncate(usize::from(self.sent_of_first > 0));

@@ -8,16 +8,17 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 use socket2::SockRef;
+use tidings_auth::Revocation;
 use tidings_engine::Clock;
 use tidings_model::{Timestamp, limits};
 use tokio::net::TcpStream;
 
-use super::connections::{LiveConnection, LiveConnections};
+use super::connections::{Cut, LiveConnection, LiveConnections};
 use super::feed::{Ask, End, Feed};
 use super::outbox::{CHUNKS, Outbox};
 
@@ -35,8 +36,13 @@ pub struct Socket {
     clock: Arc<dyn Clock>,
     feed: Mutex<Feed>,
     sending: AtomicU8,
+    /// Set when there was something to send while somebody else had the feed, who sends it afterwards.
+    missed: AtomicBool,
     /// Set while the kernel's send buffer is full; the task waits for it.
     blocked: AtomicBool,
+    /// Set while nothing is read from the client because it has to wait; whoever sends looks whether it still
+    /// has to. Changed under the lock of the feed.
+    paused: AtomicBool,
     /// Set when the client has closed its side.
     left: AtomicBool,
     /// Set when the connection is to be dropped.
@@ -45,20 +51,23 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Drives a feed until it or the client ends. Both are released when this returns or is dropped.
-    pub async fn serve(
+    /// Starts to send a feed. The returned future drives it until it or the client ends, and releases both when
+    /// it ends or is dropped. It is small, because a task holds it for as long as the connection is open.
+    pub fn serve(
         stream: TcpStream,
         feed: Feed,
         clock: Arc<dyn Clock>,
         live_connections: &LiveConnections,
-    ) {
+    ) -> Serving {
         let begin_deadline = feed.begin_deadline();
         let socket = Arc::new(Self {
             stream,
             clock,
             feed: Mutex::new(feed),
             sending: AtomicU8::new(0),
+            missed: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             left: AtomicBool::new(false),
             over: AtomicBool::new(false),
             task: AtomicWaker::new(),
@@ -70,7 +79,7 @@ impl Socket {
             LiveConnections::tick_at(&socket, at, socket.clock.clone());
         }
         live_connections.enter(socket);
-        serving.await;
+        serving
     }
 
     /// Sends what is pending. A panic cuts this connection only: the waking task has others to wake.
@@ -98,8 +107,8 @@ impl Socket {
                         self.task.wake();
                     }
                     // A client that has closed its side need not be waited for.
-                    Ok(Sent::LastWord) if self.left.load(Ordering::SeqCst) => self.finish(),
-                    Ok(Sent::LastWord) => self.hang_up(),
+                    Ok(Sent::FinalTexts) if self.left.load(Ordering::SeqCst) => self.finish(),
+                    Ok(Sent::FinalTexts) => self.hang_up(),
                     Err(_) => self.finish(),
                 }
             }
@@ -110,18 +119,26 @@ impl Socket {
     }
 
     fn send_all(&self, cx: &mut Context<'_>) -> io::Result<Sent> {
-        let mut feed = self.feed();
+        let Some(mut feed) = self.feed_unless_busy() else { return Ok(Sent::All) };
         let mut room = limits::SEND_BYTES;
         loop {
             if room == 0 {
                 // The task finds the socket writable and goes on, after other tasks had their turn.
                 return Ok(Sent::Blocked);
             }
-            let Poll::Ready(outbox) = feed.poll_outbox(cx, || self.clock.now()) else { return Ok(Sent::All) };
+            let polled = feed.poll_outbox(cx, || self.clock.now()).is_ready();
+            if self.paused.load(Ordering::SeqCst) && feed.wants_input() {
+                self.paused.store(false, Ordering::SeqCst);
+                self.task.wake();
+            }
+            if !polled {
+                return Ok(Sent::All);
+            }
+            let outbox = feed.outbox();
             if outbox.is_empty() {
                 // The sending side is shut down only once.
                 let first = !std::mem::replace(&mut feed.hung_up, true);
-                return Ok(if first { Sent::LastWord } else { Sent::All });
+                return Ok(if first { Sent::FinalTexts } else { Sent::All });
             }
             match self.write(outbox) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -149,6 +166,9 @@ impl Socket {
     /// Reads from the client until it is gone. A client that has closed its side may still read.
     fn poll_read(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
+            if self.is_paused() {
+                return Poll::Pending;
+            }
             match self.stream.poll_read_ready(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
@@ -157,7 +177,7 @@ impl Socket {
             let mut bytes = [0; READ_BYTES];
             match self.stream.try_read(&mut bytes) {
                 Ok(0) => {
-                    if self.feed().leave() == Ask::Cut {
+                    if self.with_feed(Feed::leave) == Ask::Cut {
                         return Poll::Ready(());
                     }
                     self.left.store(true, Ordering::SeqCst);
@@ -165,7 +185,7 @@ impl Socket {
                     return Poll::Pending;
                 }
                 Ok(count) => {
-                    let ask = self.feed().received(&bytes[..count], self.clock.now());
+                    let ask = self.with_feed(|feed| feed.received(&bytes[..count], self.clock.now()));
                     if ask == Ask::Send {
                         self.send();
                     }
@@ -174,6 +194,15 @@ impl Socket {
                 Err(_) => return Poll::Ready(()),
             }
         }
+    }
+
+    /// Whether the client has to wait before more is read from it. Then whoever sends wakes the task later.
+    fn is_paused(self: &Arc<Self>) -> bool {
+        self.with_feed(|feed| {
+            let paused = !feed.wants_input();
+            self.paused.store(paused, Ordering::SeqCst);
+            paused
+        })
     }
 
     /// Shuts down the sending side and waits for the client to close its own: closing the socket while the
@@ -190,6 +219,30 @@ impl Socket {
         self.task.wake();
     }
 
+    /// Does something with the feed. Who is woken meanwhile does not wait for the feed, which may be in use by
+    /// the very code that wakes; what there is to send is sent here instead.
+    fn with_feed<T>(self: &Arc<Self>, act: impl FnOnce(&mut Feed) -> T) -> T {
+        let result = act(&mut self.feed());
+        if self.missed.swap(false, Ordering::SeqCst) {
+            self.send();
+        }
+        result
+    }
+
+    /// Locks the feed, unless [`Socket::with_feed`] has it and will send.
+    fn feed_unless_busy(&self) -> Option<MutexGuard<'_, Feed>> {
+        let locked = || match self.feed.try_lock() {
+            Ok(feed) => Some(feed),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        locked().or_else(|| {
+            self.missed.store(true, Ordering::SeqCst);
+            // It may have been released before the flag was set.
+            locked()
+        })
+    }
+
     /// Locks the feed, ignoring poison: after a panic while sending it is only released.
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
@@ -203,7 +256,7 @@ enum Sent {
     /// The kernel's send buffer is full.
     Blocked,
     /// Everything was sent, and nothing more will come.
-    LastWord,
+    FinalTexts,
 }
 
 impl Wake for Socket {
@@ -218,7 +271,7 @@ impl Wake for Socket {
 
 impl LiveConnection for Socket {
     fn tick(self: Arc<Self>, now: Timestamp) {
-        let ask = self.feed().tick(now);
+        let ask = self.with_feed(|feed| feed.tick(now));
         match ask {
             Ask::Nothing => {}
             Ask::Send => self.send(),
@@ -227,8 +280,16 @@ impl LiveConnection for Socket {
     }
 
     fn drain(self: Arc<Self>, now: Timestamp) {
-        self.feed().end(End::Draining, now);
+        self.with_feed(|feed| feed.end(End::Draining, now));
         self.send();
+    }
+
+    fn revoke(self: Arc<Self>, revocation: &Revocation, now: Timestamp) -> Cut {
+        let cut = self.with_feed(|feed| feed.revoke(revocation, now));
+        if cut != Cut::default() {
+            self.send();
+        }
+        cut
     }
 
     fn cut(&self) {
@@ -236,8 +297,8 @@ impl LiveConnection for Socket {
     }
 }
 
-/// The task of a socket. Dropping it releases the feed, and with it the last reference to the socket.
-struct Serving(Arc<Socket>);
+/// Drives a socket. Dropping it releases the feed, and with it the last reference to the socket.
+pub struct Serving(Arc<Socket>);
 
 impl Future for Serving {
     type Output = ();

@@ -45,16 +45,25 @@ impl DrivenFeed<AtomicBool> {
         if self.closer.load(Ordering::SeqCst) {
             return Poll::Ready(Ok(()));
         }
-        let reading = self.poll_read(cx, io.as_mut())?;
-        // After the end, the client is still read until it closes; otherwise it might not receive the last
-        // bytes.
-        let _ = self.poll_write(cx, io)?;
-        reading.map(Ok)
+        loop {
+            let reading = self.poll_read(cx, io.as_mut())?;
+            let paused = reading.is_pending() && !self.feed().wants_input();
+            // After the end, the client is still read until it closes; otherwise it might not receive the last
+            // bytes.
+            let _ = self.poll_write(cx, io.as_mut())?;
+            // What was written may have been what the client had to take before more is read.
+            if !paused || !self.feed().wants_input() {
+                return reading.map(Ok);
+            }
+        }
     }
 
     /// Ready when the client is gone.
     fn poll_read<T: AsyncRead>(&self, cx: &mut Context<'_>, mut io: Pin<&mut T>) -> Poll<io::Result<()>> {
         loop {
+            if !self.feed().wants_input() {
+                return Poll::Pending;
+            }
             let mut bytes = [0; READ_BYTES];
             let mut buffer = ReadBuf::new(&mut bytes);
             ready!(io.as_mut().poll_read(cx, &mut buffer))?;

@@ -7,7 +7,7 @@ use super::encode::Info;
 
 /// Where a client asks to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum RequestedStart {
     /// At the head: only new events.
     Head,
     /// At the oldest stored event.
@@ -18,7 +18,7 @@ pub enum Wish {
     After(Cursor),
 }
 
-impl Wish {
+impl RequestedStart {
     /// Parses a cursor, or one of the words `head`, `oldest` and `last`.
     pub fn parse(text: &str) -> Result<Self, InvalidCursor> {
         Ok(match text {
@@ -78,7 +78,7 @@ pub struct Known {
 
 /// Where a client begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beginning {
+pub struct StartPoint {
     /// The client gets the events after this cursor.
     pub after: Cursor,
     /// Why this is not what the client asked for.
@@ -138,23 +138,28 @@ impl Missed {
 impl Known {
     /// The same state with a higher ceiling, when cursors may have been assigned since.
     #[must_use]
-    pub fn rising(&self, ceiling: Option<Cursor>) -> Self {
+    pub fn with_ceiling(&self, ceiling: Option<Cursor>) -> Self {
         let ceiling = ceiling.unwrap_or_default().max(self.bounds.ceiling);
         Self { bounds: Bounds { ceiling, ..self.bounds }, ..*self }
     }
 
     /// Decides where a client begins, or that it is refused.
-    pub fn choose(&self, wish: Wish, overlap: bool, on_stale: OnStale) -> Result<Beginning, Missed> {
+    pub fn choose(
+        &self,
+        requested: RequestedStart,
+        overlap: bool,
+        on_stale: OnStale,
+    ) -> Result<StartPoint, Missed> {
         let head = self.bounds.head.max(self.floor);
-        let begin = |after| Ok(Beginning { after, because: None });
-        let cursor = match wish {
-            Wish::Head => return begin(head),
-            Wish::Oldest => return begin(self.floor),
-            Wish::Last => match self.last {
+        let begin = |after| Ok(StartPoint { after, because: None });
+        let cursor = match requested {
+            RequestedStart::Head => return begin(head),
+            RequestedStart::Oldest => return begin(self.floor),
+            RequestedStart::Last => match self.last {
                 Some(cursor) => cursor,
                 None => return begin(head),
             },
-            Wish::After(cursor) => cursor,
+            RequestedStart::After(cursor) => cursor,
         };
         let missed = if cursor < self.floor {
             Missed::Compacted(Some(cursor))
@@ -170,12 +175,12 @@ impl Known {
     }
 
     /// Where a client begins that cannot begin where it asked.
-    pub fn instead(&self, missed: Missed, on_stale: OnStale) -> Result<Beginning, Missed> {
+    pub fn instead(&self, missed: Missed, on_stale: OnStale) -> Result<StartPoint, Missed> {
         let head = self.bounds.head.max(self.floor);
         match on_stale {
             OnStale::Error => Err(missed),
-            OnStale::Head => Ok(Beginning { after: head, because: Some(missed) }),
-            OnStale::Oldest => Ok(Beginning { after: self.floor, because: Some(missed) }),
+            OnStale::Head => Ok(StartPoint { after: head, because: Some(missed) }),
+            OnStale::Oldest => Ok(StartPoint { after: self.floor, because: Some(missed) }),
         }
     }
 
@@ -194,7 +199,7 @@ impl Known {
     }
 }
 
-impl Beginning {
+impl StartPoint {
     /// The `infoEvent` that the client gets first.
     pub fn info(&self, known: &Known) -> Option<Info> {
         let because = self.because?;
@@ -220,51 +225,54 @@ mod tests {
 
     #[test]
     fn a_client_begins_where_it_was_unless_that_is_gone_or_never_was() {
-        let begins = |wish, on_stale| known().choose(wish, false, on_stale);
-        let at = |number| Ok(Beginning { after: cursor(number), because: None });
-        let instead = |number, missed| Ok(Beginning { after: cursor(number), because: Some(missed) });
+        let begins = |requested, on_stale| known().choose(requested, false, on_stale);
+        let at = |number| Ok(StartPoint { after: cursor(number), because: None });
+        let instead = |number, missed| Ok(StartPoint { after: cursor(number), because: Some(missed) });
         for policy in [OnStale::Error, OnStale::Head, OnStale::Oldest] {
             for (asked, after) in [(100, 100), (101, 101), (150, 150), (200, 200), (205, 205)] {
-                assert_eq!(begins(Wish::After(cursor(asked)), policy), at(after), "{asked}");
+                assert_eq!(begins(RequestedStart::After(cursor(asked)), policy), at(after), "{asked}");
             }
-            assert_eq!(begins(Wish::Head, policy), at(200));
-            assert_eq!(begins(Wish::Oldest, policy), at(100));
-            assert_eq!(begins(Wish::Last, policy), at(200), "nothing is stored");
+            assert_eq!(begins(RequestedStart::Head, policy), at(200));
+            assert_eq!(begins(RequestedStart::Oldest, policy), at(100));
+            assert_eq!(begins(RequestedStart::Last, policy), at(200), "nothing is stored");
         }
         for (asked, missed) in [(99, Missed::Compacted(Some(cursor(99)))), (206, Missed::Future(cursor(206)))]
         {
-            let wish = Wish::After(cursor(asked));
-            assert_eq!(begins(wish, OnStale::Error), Err(missed));
-            assert_eq!(begins(wish, OnStale::Head), instead(200, missed));
-            assert_eq!(begins(wish, OnStale::Oldest), instead(100, missed));
+            let requested = RequestedStart::After(cursor(asked));
+            assert_eq!(begins(requested, OnStale::Error), Err(missed));
+            assert_eq!(begins(requested, OnStale::Head), instead(200, missed));
+            assert_eq!(begins(requested, OnStale::Oldest), instead(100, missed));
         }
     }
 
     #[test]
     fn what_the_server_remembers_is_a_cursor_like_any_other() {
         let last = |number| Known { last: Some(cursor(number)), ..known() };
-        let choose = |known: Known| known.choose(Wish::Last, false, OnStale::Error);
-        assert_eq!(choose(last(150)).map(|beginning| beginning.after), Ok(cursor(150)));
+        let choose = |known: Known| known.choose(RequestedStart::Last, false, OnStale::Error);
+        assert_eq!(choose(last(150)).map(|start_point| start_point.after), Ok(cursor(150)));
         assert_eq!(choose(last(99)), Err(Missed::Compacted(Some(cursor(99)))));
     }
 
     #[test]
     fn with_overlap_the_event_itself_comes_again() {
-        let after = |number| known().choose(Wish::After(cursor(number)), true, OnStale::Error);
-        assert_eq!(after(150).map(|beginning| beginning.after), Ok(cursor(149)));
-        assert_eq!(after(100).map(|beginning| beginning.after), Ok(cursor(100)), "that one is gone");
+        let after = |number| known().choose(RequestedStart::After(cursor(number)), true, OnStale::Error);
+        assert_eq!(after(150).map(|start_point| start_point.after), Ok(cursor(149)));
+        assert_eq!(after(100).map(|start_point| start_point.after), Ok(cursor(100)), "that one is gone");
     }
 
     #[test]
     fn who_joined_late_sees_nothing_from_before() {
         let late = Known { floor: cursor(180), ..known() };
-        assert_eq!(late.choose(Wish::Oldest, false, OnStale::Error).map(|b| b.after), Ok(cursor(180)));
         assert_eq!(
-            late.choose(Wish::After(cursor(150)), false, OnStale::Error),
+            late.choose(RequestedStart::Oldest, false, OnStale::Error).map(|b| b.after),
+            Ok(cursor(180))
+        );
+        assert_eq!(
+            late.choose(RequestedStart::After(cursor(150)), false, OnStale::Error),
             Err(Missed::Compacted(Some(cursor(150))))
         );
         assert_eq!(
-            late.choose(Wish::After(cursor(180)), true, OnStale::Error).map(|b| b.after),
+            late.choose(RequestedStart::After(cursor(180)), true, OnStale::Error).map(|b| b.after),
             Ok(cursor(180))
         );
         let missed = Missed::Compacted(Some(cursor(150)));

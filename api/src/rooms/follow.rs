@@ -9,19 +9,20 @@ use tidings_model::{DeviceId, ProjectId};
 use tidings_rooms::{Cursor, Kind, ReaderKey};
 use utoipa::IntoParams;
 
-use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
+use super::admission::{Admitted, admit};
+use super::begin::{Channel, Known, Missed, OnStale, RequestedStart, StartPoint};
 use super::encode::{Dialect, Kinds};
 use super::error::Refusal;
-use super::guest::{Guest, admit};
 use super::pairs::{Pairs, RoomPath};
 use super::protocol::Listener;
 use super::write::default_device;
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
+use crate::document::params::{ProjectParam, RoomParam};
 use crate::live::{FeedOptions, Transport};
 use crate::sse;
-use crate::websocket::Upgrade;
+use crate::websocket::{Limits, Upgrade};
 use crate::wire::header::{LAST_EVENT_ID, STREAM_EPOCH};
 
 /// Query of a request that follows a room.
@@ -54,8 +55,8 @@ pub struct Following {
     path = "/v1/{project}/rooms/{room}/events",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
         Following,
         ("Last-Event-ID" = Option<String>, Header, description = "Cursor to resume after; takes precedence over `cursor`."),
     ),
@@ -102,7 +103,7 @@ pub async fn subscribe(
     request: Request,
 ) -> Result<Response, Refusal> {
     let project = caller.project_named();
-    let room = convo(&request);
+    let room = room_of_query(&request);
     answer(&api, &caller, &project, &room, request, Form::Events).await
 }
 
@@ -123,7 +124,7 @@ pub async fn subscribe_websocket(
     request: Request,
 ) -> Result<Response, Refusal> {
     let project = caller.project_named();
-    let room = convo(&request);
+    let room = room_of_query(&request);
     answer(&api, &caller, &project, &room, request, Form::WebSocket).await
 }
 
@@ -134,7 +135,7 @@ fn asks_for_websocket(headers: &HeaderMap) -> bool {
 }
 
 /// Room that a query names. Errors in the query are reported later.
-fn convo(request: &Request) -> String {
+fn room_of_query(request: &Request) -> String {
     let pairs = Pairs::of(request.uri()).ok();
     pairs.and_then(|pairs| pairs.once("convoId").ok().flatten().map(str::to_owned)).unwrap_or_default()
 }
@@ -148,7 +149,7 @@ enum Form {
 
 /// Parsed request to follow a room.
 struct Asked {
-    wish: Result<Wish, Missed>,
+    requested: Result<RequestedStart, Missed>,
     channel: Channel,
     kinds: Kinds,
     device: Option<DeviceId>,
@@ -171,13 +172,13 @@ impl Asked {
         };
         // A browser that comes again sends the address it had, and the id of the last event it heard.
         let heard = request.headers().get(LAST_EVENT_ID).filter(|value| !value.is_empty());
-        let (wish, channel) = match (heard, pairs.once("cursor")?) {
+        let (requested, channel) = match (heard, pairs.once("cursor")?) {
             (Some(value), _) => {
                 let cursor = value.to_str().ok().and_then(|text| Cursor::parse(text.trim()).ok());
-                (cursor.map(Wish::After).ok_or(Missed::Unreadable), Channel::Header)
+                (cursor.map(RequestedStart::After).ok_or(Missed::Unreadable), Channel::Header)
             }
-            (None, None) => (Ok(Wish::Head), Channel::Parameter),
-            (None, Some(text)) => (Ok(Wish::parse(text)?), Channel::Parameter),
+            (None, None) => (Ok(RequestedStart::Head), Channel::Parameter),
+            (None, Some(text)) => (Ok(RequestedStart::parse(text)?), Channel::Parameter),
         };
         let on_stale = match pairs.once("onStale")? {
             None => None,
@@ -187,7 +188,7 @@ impl Asked {
             Some(_) => return Err(Refusal::invalid("`onStale` is `oldest`, `head` or `error`")),
         };
         Ok(Self {
-            wish,
+            requested,
             channel,
             kinds: kinds(pairs.once("types")?)?,
             device: pairs.once("deviceId")?.map(DeviceId::parse).transpose()?,
@@ -202,7 +203,7 @@ impl Asked {
 impl Asked {
     /// Whether a `CursorCompacted` that the reader got as a status before may be repeated as an event: it now names no cursor.
     fn may_be_marked(&self) -> bool {
-        self.channel == Channel::Parameter && self.wish == Ok(Wish::Head)
+        self.channel == Channel::Parameter && self.requested == Ok(RequestedStart::Head)
     }
 }
 
@@ -227,16 +228,17 @@ async fn answer(
     form: Form,
 ) -> Result<Response, Refusal> {
     let asked = Asked::read(&request, form);
-    let (visitor, room, asked) = admit(caller, project, Action::Read, room, asked).await?;
-    let guest = visitor.into_room(api, &room).await?;
+    let (authenticated, room, asked) = admit(caller, project, Action::Read, room, asked).await?;
+    let admitted = authenticated.into_room(api, &room).await?;
     let clock = &api.live.clock;
     let reader_limits = api.rooms.reader_limits();
-    let Some(permit) = reader_limits.enter(project, &guest.user) else {
+    let Some(permit) = reader_limits.enter(project, &admitted.user) else {
         let message = "this user follows as many rooms at a time as one may";
         let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyStreams", message);
         return Err(refusal.over(Limit::StreamsPerUser).retrying(super::protocol::RESUME_TIME));
     };
-    let key = ReaderKey { room: guest.room.log, user: guest.user.clone(), device: asked.device.clone() };
+    let key =
+        ReaderKey { room: admitted.room.log, user: admitted.user.clone(), device: asked.device.clone() };
     if let Some(left) = reader_limits.cooling(&key, clock.now()) {
         // An `EventSource` would not come again after a status that says no: it waits here.
         if asked.channel != Channel::Header {
@@ -253,11 +255,11 @@ async fn answer(
     if api.drained.is_draining() && asked.channel != Channel::Header {
         let message = "the server is about to stop; come again, to where it is then";
         let refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServerRestart", message);
-        return Err(refusal.retrying(super::protocol::come_again(&api.rng)));
+        return Err(refusal.retrying(super::protocol::reconnect_delay(&api.rng)));
     }
     let device = asked.device.clone().unwrap_or_else(default_device);
-    let known = known(api, &guest, &asked).await?;
-    let beginning = begin(api, &guest, &device, &key, &known, &asked)?;
+    let known = known(api, &admitted, &asked).await?;
+    let start_point = begin(api, &admitted, &device, &key, &known, &asked)?;
     let transport = Transport::of(&mut request);
     let dialect = match form {
         Form::Events => Dialect::Events(transport.framing()),
@@ -269,17 +271,17 @@ async fn answer(
         Form::Events => &api.observe.sse_readers,
         Form::WebSocket => &api.observe.websocket_readers,
     };
-    let options = FeedOptions::new(None, options.stall, guest.pass, now)?
+    let options = FeedOptions::new(None, options.stall, admitted.pass, now)?
         .counted(readers.hold())
         .with_max_lag(options.max_lag)
         .with_heartbeat(options.heartbeat);
     let listener = Listener {
         rooms: api.rooms.clone(),
-        room: guest.room,
-        user: guest.user,
+        room: admitted.room,
+        user: admitted.user,
         device,
         key,
-        lease: guest.lease.map(|(_, lease)| lease),
+        lease: admitted.lease.map(|(_, lease)| lease),
         dialect,
         kinds: asked.kinds,
         known,
@@ -292,24 +294,24 @@ async fn answer(
         _permit: permit,
     };
     if let Some(upgrade) = asked.upgrade {
-        let options = options.with_protocol(listener.waiting(beginning, now));
-        let mut answer = transport.websocket(upgrade, None, options, &api.live)?;
-        put_place(answer.headers_mut(), &beginning, known.epoch);
+        let options = options.with_protocol(listener.waiting(start_point, now));
+        let mut answer = transport.websocket(upgrade, None, Limits::unheard(), options, &api.live)?;
+        put_place(answer.headers_mut(), &start_point, known.epoch);
         return Ok(answer);
     }
-    let first = listener.greeting(&beginning, now).concat();
-    let subscription = listener.listen(&beginning);
+    let first = listener.greeting(&start_point, now).concat();
+    let subscription = listener.listen(&start_point);
     let options = options.with_protocol(listener.begun());
-    Ok(transport.events(head(&beginning, known.epoch), &first, subscription, options, &api.live))
+    Ok(transport.events(head(&start_point, known.epoch), &first, subscription, options, &api.live))
 }
 
-async fn known(api: &Api, guest: &Guest, asked: &Asked) -> Result<Known, Refusal> {
-    let bounds = api.rooms.bounds(&guest.room).await?;
-    let joined = match &guest.lease {
+async fn known(api: &Api, admitted: &Admitted, asked: &Asked) -> Result<Known, Refusal> {
+    let bounds = api.rooms.bounds(&admitted.room).await?;
+    let joined = match &admitted.lease {
         Some((member, _)) if !api.rooms.options().history_for_new_members => member.joined,
         Some(_) | None => Cursor::ZERO,
     };
-    let seen = api.rooms.seen(&guest.room, &guest.user).await?;
+    let seen = api.rooms.seen(&admitted.room, &admitted.user).await?;
     Ok(Known {
         bounds,
         floor: bounds.floor.max(joined),
@@ -321,29 +323,29 @@ async fn known(api: &Api, guest: &Guest, asked: &Asked) -> Result<Known, Refusal
 /// Where the reader begins, and what is remembered of it.
 fn begin(
     api: &Api,
-    guest: &Guest,
+    admitted: &Admitted,
     device: &DeviceId,
     key: &ReaderKey,
     known: &Known,
     asked: &Asked,
-) -> Result<Beginning, Refusal> {
+) -> Result<StartPoint, Refusal> {
     let reader_limits = api.rooms.reader_limits();
     let on_stale = asked.on_stale.unwrap_or(OnStale::of(asked.channel));
-    let chosen = match asked.wish {
+    let chosen = match asked.requested {
         // It was told so with a status; now it is told in the stream, where programs look.
-        Ok(Wish::Head)
+        Ok(RequestedStart::Head)
             if asked.upgrade.is_none() && asked.may_be_marked() && reader_limits.take_mark(key) =>
         {
             known.instead(Missed::Compacted(None), OnStale::Head)
         }
-        Ok(wish) => known.choose(wish, asked.overlap, on_stale),
+        Ok(requested) => known.choose(requested, asked.overlap, on_stale),
         // A status that says no would be the end of an `EventSource`.
         Err(missed) => known.instead(missed, OnStale::Head),
     };
-    if let (Channel::Header, Ok(Wish::After(cursor))) = (asked.channel, asked.wish)
+    if let (Channel::Header, Ok(RequestedStart::After(cursor))) = (asked.channel, asked.requested)
         && cursor <= known.bounds.head
     {
-        api.rooms.note_seen(&guest.room, &guest.user, device, cursor);
+        api.rooms.note_seen(&admitted.room, &admitted.user, device, cursor);
     }
     chosen.map_err(|missed| {
         if matches!(missed, Missed::Compacted(_)) {
@@ -354,14 +356,14 @@ fn begin(
     })
 }
 
-fn head(beginning: &Beginning, epoch: u64) -> HeaderMap {
+fn head(start_point: &StartPoint, epoch: u64) -> HeaderMap {
     let mut headers = sse::head();
-    put_place(&mut headers, beginning, epoch);
+    put_place(&mut headers, start_point, epoch);
     headers
 }
 
-fn put_place(headers: &mut HeaderMap, beginning: &Beginning, epoch: u64) {
-    let start = HeaderValue::from_str(&beginning.after.to_string());
+fn put_place(headers: &mut HeaderMap, start_point: &StartPoint, epoch: u64) {
+    let start = HeaderValue::from_str(&start_point.after.to_string());
     headers.insert(LAST_EVENT_ID, start.expect("a cursor is plain text"));
     headers.insert(STREAM_EPOCH, epoch.into());
 }

@@ -1,17 +1,17 @@
 //! Rooms over HTTP: conversations that members write to and follow, over SSE or WebSocket.
 //!
-//! Read `guest` (who asks, and may it), `follow` (one request that stays) with `begin` (where it begins: a table of cases),
+//! Read `admission` (who asks, and may it), `follow` (one request that stays) with `begin` (where it begins: a table of cases),
 //! `protocol` (what is said beside events) and `encode` (events as they are written), then `write` (everything that
 //! changes a room) and `error` (how rooms say no, which is not how the others do).
 //!
 //! Each route is there twice: under `/v1/{project}/rooms/{room}`, and by the names that clients of
 //! `blue.catbird.mls` know, in the project of the token.
 
+mod admission;
 mod begin;
 mod encode;
 mod error;
 mod follow;
-mod guest;
 mod pairs;
 mod protocol;
 mod write;
@@ -25,7 +25,7 @@ use tidings_model::ProjectId;
 use utoipa::OpenApi;
 
 use crate::Api;
-use crate::capability::Capability;
+use crate::capability::{Capability, Preflight};
 use crate::fast_path::{self, Admitted, FastHandler};
 use crate::routes::Routes;
 
@@ -33,7 +33,7 @@ use crate::routes::Routes;
 pub const CAPABILITY: Capability = Capability {
     stays_open,
     fast_path,
-    token_project_prefix: Some(PREFIX),
+    project_of_token: |path| path.starts_with(PREFIX).then_some(Preflight::AnyProject),
     ..Capability::new(routes, Description::openapi)
 };
 

@@ -12,11 +12,11 @@ use tidings_engine::deliver::Subscription;
 use tidings_model::{DeviceId, Position, Timestamp, UserId};
 use tidings_rooms::{Cursor, MembershipLease, ReaderKey, ReaderPermit, Room, Rooms};
 
-use super::begin::{Beginning, Channel, Known, Missed, OnStale, Wish};
+use super::begin::{Channel, Known, Missed, OnStale, RequestedStart, StartPoint};
 use super::encode::{Dialect, Info, Kinds, RoomEncoder};
 use super::error::seconds;
-use crate::live::{CaughtUp, End, FeedProtocol, LastWord, Reply};
-use crate::websocket::{Close, Code};
+use crate::live::{CaughtUp, End, FeedProtocol, FinalTexts, Reply};
+use crate::websocket::{Close, Code, Text};
 
 /// Range of the random delay after which a client should reconnect, in milliseconds; spreads the load of a
 /// restart.
@@ -34,7 +34,7 @@ const NOT_MEMBER: u16 = 4403;
 const NO_TOKEN: u16 = 4401;
 
 /// A random delay after which a client should reconnect.
-pub fn come_again(rng: &Rng) -> Duration {
+pub fn reconnect_delay(rng: &Rng) -> Duration {
     Duration::from_millis(rng.within(RETRY_MS))
 }
 
@@ -67,34 +67,38 @@ pub struct Listener {
 
 impl Listener {
     /// The first texts that it gets.
-    pub fn greeting(&self, beginning: &Beginning, now: Timestamp) -> Vec<Bytes> {
+    pub fn greeting(&self, start_point: &StartPoint, now: Timestamp) -> Vec<Bytes> {
         // The place where it begins is where it resumes until it receives an event.
         let place = match self.dialect {
             Dialect::Events(_) => {
-                let retry = come_again(&self.rng).as_millis();
-                Some(Bytes::from(format!("retry: {retry}\nid: {}\n\n", beginning.after)))
+                let retry = reconnect_delay(&self.rng).as_millis();
+                Some(Bytes::from(format!("retry: {retry}\nid: {}\n\n", start_point.after)))
             }
             Dialect::Messages => None,
         };
-        let info = beginning.info(&self.known).map(|info| self.write(&info, now));
+        let info = start_point.info(&self.known).map(|info| self.write(&info, now));
         place.into_iter().chain(info).collect()
     }
 
     /// Subscribes it to the room.
-    pub fn listen(&self, beginning: &Beginning) -> Subscription {
+    pub fn listen(&self, start_point: &StartPoint) -> Subscription {
         let encoder = RoomEncoder::new(&self.room.id, self.dialect, self.kinds);
         let form = encoder.form();
-        self.rooms.listen(&self.room, &self.known.bounds, beginning.after, form, Arc::new(encoder))
+        self.rooms.listen(&self.room, &self.known.bounds, start_point.after, form, Arc::new(encoder))
     }
 
     /// The protocol of a reader for which it is decided where to begin.
     pub fn begun(self) -> Box<dyn FeedProtocol> {
-        Box::new(Talk { listener: self, waiting: None, told: Position::ZERO })
+        Box::new(RoomProtocol { listener: self, waiting: None, told: Position::ZERO })
     }
 
     /// The protocol of a reader that may still say where to begin.
-    pub fn waiting(self, otherwise: Beginning, now: Timestamp) -> Box<dyn FeedProtocol> {
-        Box::new(Talk { listener: self, waiting: Some((otherwise, now + RESUME_TIME)), told: Position::ZERO })
+    pub fn waiting(self, otherwise: StartPoint, now: Timestamp) -> Box<dyn FeedProtocol> {
+        Box::new(RoomProtocol {
+            listener: self,
+            waiting: Some((otherwise, now + RESUME_TIME)),
+            told: Position::ZERO,
+        })
     }
 
     fn write(&self, info: &Info, now: Timestamp) -> Bytes {
@@ -102,10 +106,10 @@ impl Listener {
     }
 }
 
-struct Talk {
+struct RoomProtocol {
     listener: Listener,
     /// Where it begins if it does not say, and its deadline to say so.
-    waiting: Option<(Beginning, Timestamp)>,
+    waiting: Option<(StartPoint, Timestamp)>,
     /// The last position that a heartbeat contained.
     told: Position,
 }
@@ -128,34 +132,34 @@ fn violation(reason: &str) -> Reply {
     Reply::Close(Close::new(Code::POLICY_VIOLATION, reason))
 }
 
-impl Talk {
+impl RoomProtocol {
     /// Begins at the default place, because the client did not say where.
-    fn start_unasked(&self, beginning: Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
+    fn start_unasked(&self, start_point: StartPoint, answer: Option<Bytes>, now: Timestamp) -> Reply {
         let Listener { rooms, key, may_be_marked, .. } = &self.listener;
         let is_marked = *may_be_marked && rooms.reader_limits().take_mark(key);
-        let because = if is_marked { Some(Missed::Compacted(None)) } else { beginning.because };
-        self.start(&Beginning { because, ..beginning }, answer, now)
+        let because = if is_marked { Some(Missed::Compacted(None)) } else { start_point.because };
+        self.start(&StartPoint { because, ..start_point }, answer, now)
     }
 
-    fn start(&self, beginning: &Beginning, answer: Option<Bytes>, now: Timestamp) -> Reply {
-        let words = self.listener.greeting(beginning, now);
-        Reply::Begin(answer.into_iter().chain(words).collect(), self.listener.listen(beginning))
+    fn start(&self, start_point: &StartPoint, answer: Option<Bytes>, now: Timestamp) -> Reply {
+        let words = self.listener.greeting(start_point, now);
+        Reply::Begin(answer.into_iter().chain(words).collect(), self.listener.listen(start_point).into())
     }
 
     fn resume(&mut self, cursor: &str, now: Timestamp) -> Reply {
         let Some((otherwise, _)) = self.waiting.take() else {
             return violation("resume comes first, and once");
         };
-        let Ok(wish) = Wish::parse(cursor) else { return violation("this is no cursor") };
+        let Ok(requested) = RequestedStart::parse(cursor) else { return violation("this is no cursor") };
         if self.listener.is_decided {
             return self.start(&otherwise, None, now);
         }
         let Listener { rooms, room, known, on_stale, overlap, .. } = &self.listener;
         let on_stale = on_stale.unwrap_or(OnStale::of(Channel::Message));
         // The client may have received events elsewhere that were written since it connected.
-        let known = known.rising(rooms.ceiling(room));
-        match known.choose(wish, *overlap, on_stale) {
-            Ok(beginning) => self.start(&beginning, None, now),
+        let known = known.with_ceiling(rooms.ceiling(room));
+        match known.choose(requested, *overlap, on_stale) {
+            Ok(start_point) => self.start(&start_point, None, now),
             Err(missed) => Reply::Close(close(GONE, missed.reason())),
         }
     }
@@ -168,9 +172,9 @@ impl Talk {
     /// The `infoEvent` at the end, and the delay after which to reconnect.
     fn info(&self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> Option<(Info, Duration)> {
         let Listener { rooms, key, rng, known, .. } = &self.listener;
-        let soon = come_again(rng);
+        let soon = reconnect_delay(rng);
         // A client that has not begun yet resumes where it would have begun.
-        let cursor = self.waiting.as_ref().map_or(resume.into(), |(beginning, _)| beginning.after);
+        let cursor = self.waiting.as_ref().map_or(resume.into(), |(start_point, _)| start_point.after);
         let (reason, detail, retry) = match end {
             End::Slow => {
                 let retry = rooms.reader_limits().cut(key.clone(), now);
@@ -189,13 +193,13 @@ impl Talk {
                 ("server-restart", json!({ "retryAfter": seconds(soon) }), soon)
             }
             End::Lost => ("compacted", known.detail(Missed::Compacted(Some(cursor))), soon),
-            End::Complete | End::TimeOver | End::Left => return None,
+            End::Complete | End::TimeOver | End::Left | End::Silent | End::Misused => return None,
         };
         Some((Info { reason, cursor, detail }, retry))
     }
 }
 
-impl FeedProtocol for Talk {
+impl FeedProtocol for RoomProtocol {
     fn may_receive(&self) -> bool {
         self.listener.lease.as_ref().is_none_or(MembershipLease::holds)
     }
@@ -222,8 +226,8 @@ impl FeedProtocol for Talk {
         CaughtUp::Saying(self.listener.write(&info, now))
     }
 
-    fn on_text(&mut self, text: &str, now: Timestamp) -> Reply {
-        let answer = match serde_json::from_str(text) {
+    fn on_text(&mut self, text: &Text, now: Timestamp) -> Reply {
+        let answer = match serde_json::from_str(text.as_str()) {
             Err(_) => return violation("expected resume, ack or ping in JSON"),
             Ok(ClientMessage::Resume { cursor }) => return self.resume(&cursor, now),
             Ok(ClientMessage::Ping) => Some(Bytes::from_static(br#"{"type":"pong"}"#)),
@@ -235,7 +239,7 @@ impl FeedProtocol for Talk {
             }
         };
         match (self.waiting.take(), answer) {
-            (Some((beginning, _)), answer) => self.start_unasked(beginning, answer, now),
+            (Some((start_point, _)), answer) => self.start_unasked(start_point, answer, now),
             (None, Some(answer)) => Reply::Say(answer),
             (None, None) => Reply::Nothing,
         }
@@ -252,29 +256,35 @@ impl FeedProtocol for Talk {
 
     fn begin(&mut self, now: Timestamp) -> Reply {
         match self.waiting.take() {
-            Some((beginning, _)) => self.start_unasked(beginning, None, now),
+            Some((start_point, _)) => self.start_unasked(start_point, None, now),
             None => Reply::Nothing,
         }
     }
 
-    fn last_word(&mut self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> LastWord {
+    fn final_texts(&mut self, end: End, resume: Position, lag: Option<u64>, now: Timestamp) -> FinalTexts {
         let close = match end {
             End::Slow => close(SLOW, "slow-consumer"),
             End::Revoked => close(NO_TOKEN, "token-expired"),
             End::Expelled if self.is_removed() => close(NOT_MEMBER, "membership-revoked"),
             End::Lost => close(GONE, "compacted"),
             End::Failed | End::Expelled => End::Draining.close(),
-            End::Draining | End::Complete | End::TimeOver | End::Left => end.close(),
+            End::Draining | End::Complete | End::TimeOver | End::Left | End::Silent | End::Misused => {
+                end.close()
+            }
         };
         let Some((info, retry)) = self.info(end, resume, lag, now) else {
-            return LastWord { event: None, message: None, close };
+            return FinalTexts { event: None, message: None, close };
         };
         let words = self.listener.write(&info, now);
         match self.listener.dialect {
-            Dialect::Messages => LastWord { event: None, message: Some(words), close },
+            Dialect::Messages => FinalTexts { event: None, message: Some(words), close },
             Dialect::Events(_) => {
                 let retry = format!("retry: {}\n\n", retry.as_millis());
-                LastWord { event: Some([&words[..], retry.as_bytes()].concat().into()), message: None, close }
+                FinalTexts {
+                    event: Some([&words[..], retry.as_bytes()].concat().into()),
+                    message: None,
+                    close,
+                }
             }
         }
     }

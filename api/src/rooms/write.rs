@@ -20,12 +20,13 @@ use tidings_rooms::{Cursor, Kind, Members, NewEvent, RoomError, SeenCursors};
 use tidings_streams::json_array::{self, ArrayError};
 use utoipa::ToSchema;
 
+use super::admission::{Authenticated, admit};
 use super::error::Refusal;
-use super::guest::{Visitor, admit};
 use super::pairs::{Pairs, RoomPath};
 use crate::Api;
 use crate::credential::Caller;
 use crate::document::RoomRefusals;
+use crate::document::params::{ProjectParam, RoomParam};
 use crate::sessions::UNCACHED;
 use crate::wire::{body, request, time};
 use tidings_engine::DetachOnDrop;
@@ -141,8 +142,8 @@ pub struct SeenAnswer {
     path = "/v1/{project}/rooms/{room}/events",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
         ("Producer-Id" = Option<String>, Header, description = "Producer id. With `Producer-Epoch` and `Producer-Seq`, a repeated request is stored once."),
         ("Producer-Epoch" = Option<String>, Header, description = "Epoch of the producer; a restarted producer uses a higher one, which fences the old one."),
         ("Producer-Seq" = Option<String>, Header, description = "Sequence number of the request within the producer's epoch, from 0."),
@@ -173,22 +174,22 @@ pub async fn write_to(
     sent: impl http_body::Body<Data = Bytes>,
 ) -> Result<Response, Refusal> {
     let producer = request::producer(headers).map_err(Refusal::from);
-    let (visitor, room, producer) = admit(caller, project, Action::Append, room, producer).await?;
+    let (authenticated, room, producer) = admit(caller, project, Action::Append, room, producer).await?;
     // Before the body: who may not write need not send it.
-    let pass = visitor.pass.clone();
-    let guest = visitor.into_room(api, &room).await?;
-    let intake = api.intake(Some(project));
-    let (body, reserved) = body::bytes(sent, api.streams.options().max_append_bytes, intake).await?;
+    let pass = authenticated.pass.clone();
+    let admitted = authenticated.into_room(api, &room).await?;
+    let context = api.context(Some(project));
+    let (body, reserved) = body::bytes(sent, api.streams.options().max_append_bytes, context).await?;
     let Bodies { events, is_array } = read_events(&body, api.rooms.options().payload_bytes)?;
     caller.may_still(&pass).await?;
     // Who manages rooms has no lease, and may write for others.
-    if let Some((_, lease)) = &guest.lease {
+    if let Some((_, lease)) = &admitted.lease {
         if !lease.holds() {
             return Err(Refusal::not_member());
         }
-        speaks_for_itself(&guest.user, &events)?;
+        check_actors(&admitted.user, &events)?;
     }
-    let (rooms, room, user) = (api.rooms.clone(), guest.room, guest.user);
+    let (rooms, room, user) = (api.rooms.clone(), admitted.room, admitted.user);
     let writing = async move {
         let _reserved = reserved;
         rooms.write(&room, &user, events, producer).await
@@ -205,7 +206,7 @@ pub async fn write_to(
 }
 
 /// Whether all reactions are the user's own; members cannot react for each other.
-fn speaks_for_itself(user: &UserId, events: &[NewEvent]) -> Result<(), Refusal> {
+fn check_actors(user: &UserId, events: &[NewEvent]) -> Result<(), Refusal> {
     let mut actors = events.iter().filter_map(NewEvent::actor);
     match actors.find(|actor| actor != user.as_str()) {
         None => Ok(()),
@@ -273,8 +274,8 @@ fn read_events(body: &Bytes, payload_most: usize) -> Result<Bodies, Refusal> {
     path = "/v1/{project}/rooms/{room}/members",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
     ),
     request_body = MembersBody,
     responses((status = 200, description = "First page of the members after the change.", body = MembersAnswer), RoomRefusals)
@@ -285,10 +286,11 @@ pub async fn change_members(
     caller: Caller,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let (visitor, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
-    let (sent, _reserved) = body::bytes(sent, limits::MEMBERS_BODY_BYTES, api.intake(Some(&project))).await?;
+    let (authenticated, room, ()) = admit(&caller, &project, Action::Configure, &room, Ok(())).await?;
+    let (sent, _reserved) =
+        body::bytes(sent, limits::MEMBERS_BODY_BYTES, api.context(Some(&project))).await?;
     let SentMembers { add, remove } = body::parse_json(&sent)?;
-    caller.may_still(&visitor.pass).await?;
+    caller.may_still(&authenticated.pass).await?;
     let most = api.rooms.options().max_members;
     let (add, remove) = (users(add, most)?, users(remove, most)?);
     let members = api.rooms.change_members(&project, &room, add, remove).await?;
@@ -329,8 +331,8 @@ fn users(sent: &RawValue, most: usize) -> Result<Vec<UserId>, Refusal> {
     path = "/v1/{project}/rooms/{room}/members",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
         ("limit" = Option<String>, Query, description = "Maximum number of members in the response; default 1,000.", example = "10"),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the previous response."),
     ),
@@ -343,12 +345,12 @@ pub async fn read_members(
     uri: Uri,
 ) -> Result<Response, Refusal> {
     let asked = Pairs::of(&uri).and_then(|pairs| MembersQuery::read(&pairs));
-    let (visitor, room, MembersQuery { after, limit }) =
+    let (authenticated, room, MembersQuery { after, limit }) =
         admit(&caller, &project, Action::Read, &room, asked).await?;
-    let room = match visitor.manages {
+    let room = match authenticated.manages {
         // Also without being a user.
         true => api.rooms.find(&project, &room).await?.ok_or_else(Refusal::not_found)?,
-        false => visitor.into_room(&api, &room).await?.room,
+        false => authenticated.into_room(&api, &room).await?.room,
     };
     Ok(members_answer(&api.rooms.members(&room, after.as_ref(), limit).await?))
 }
@@ -391,8 +393,8 @@ fn members_answer(members: &Members) -> Response {
     path = "/v1/{project}/rooms/{room}/seen",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
         ("deviceId" = Option<String>, Query, description = "Device whose position is returned as `cursor`; default: the furthest of all devices."),
     ),
     responses((status = 200, description = "Read position of the user, overall and by device.", body = SeenAnswer), RoomRefusals)
@@ -406,9 +408,9 @@ pub async fn read_seen(
     let device =
         |pairs: Pairs| pairs.once("deviceId")?.map(DeviceId::parse).transpose().map_err(Refusal::from);
     let asked = Pairs::of(&uri).and_then(device);
-    let (visitor, room, device) = admit(&caller, &project, Action::Read, &room, asked).await?;
-    let guest = visitor.into_room(&api, &room).await?;
-    Ok(seen_answer(&api.rooms.seen(&guest.room, &guest.user).await?, device.as_ref()))
+    let (authenticated, room, device) = admit(&caller, &project, Action::Read, &room, asked).await?;
+    let admitted = authenticated.into_room(&api, &room).await?;
+    Ok(seen_answer(&api.rooms.seen(&admitted.room, &admitted.user).await?, device.as_ref()))
 }
 
 /// Update the caller's read position in a room.
@@ -417,8 +419,8 @@ pub async fn read_seen(
     path = "/v1/{project}/rooms/{room}/seen",
     tag = "rooms",
     params(
-        ("project" = String, Path, description = "Project id.", example = "chat"),
-        ("room" = String, Path, description = "Room id.", example = "general"),
+        ProjectParam,
+        RoomParam,
     ),
     request_body = SeenBody,
     responses((status = 200, description = "Read position after the update.", body = SeenAnswer), RoomRefusals)
@@ -429,10 +431,10 @@ pub async fn write_seen(
     caller: Caller,
     sent: Body,
 ) -> Result<Response, Refusal> {
-    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
+    let (authenticated, room, ()) = admit(&caller, &project, Action::Read, &room, Ok(())).await?;
     let SeenBody { cursor, device_id, force } =
         json_body(&api, &project, sent, limits::SEEN_BODY_BYTES).await?;
-    see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
+    see(&api, authenticated, &room, &cursor, device_id.as_deref(), force).await
 }
 
 /// Update the caller's read position in a conversation, in the project of the token.
@@ -448,13 +450,13 @@ pub async fn update_cursor(State(api): State<Api>, caller: Caller, sent: Body) -
     caller.is_known_in(&project).await?;
     let CursorBody { convo_id, cursor, device_id, force } =
         json_body(&api, &project, sent, limits::SEEN_BODY_BYTES).await?;
-    let (visitor, room, ()) = admit(&caller, &project, Action::Read, &convo_id, Ok(())).await?;
-    see(&api, visitor, &room, &cursor, device_id.as_deref(), force).await
+    let (authenticated, room, ()) = admit(&caller, &project, Action::Read, &convo_id, Ok(())).await?;
+    see(&api, authenticated, &room, &cursor, device_id.as_deref(), force).await
 }
 
 async fn see(
     api: &Api,
-    visitor: Visitor,
+    authenticated: Authenticated,
     room: &RoomId,
     cursor: &str,
     device: Option<&str>,
@@ -462,10 +464,10 @@ async fn see(
 ) -> Result<Response, Refusal> {
     let cursor = Cursor::parse(cursor)?;
     let device = device.map(DeviceId::parse).transpose()?;
-    let guest = visitor.into_room(api, room).await?;
+    let admitted = authenticated.into_room(api, room).await?;
     let on = device.clone().unwrap_or_else(default_device);
-    api.rooms.see(&guest.room, &guest.user, &on, cursor, force).await?;
-    Ok(seen_answer(&api.rooms.seen(&guest.room, &guest.user).await?, device.as_ref()))
+    api.rooms.see(&admitted.room, &admitted.user, &on, cursor, force).await?;
+    Ok(seen_answer(&api.rooms.seen(&admitted.room, &admitted.user).await?, device.as_ref()))
 }
 
 fn seen_answer(seen: &SeenCursors, device: Option<&DeviceId>) -> Response {
@@ -487,5 +489,5 @@ async fn json_body<T: DeserializeOwned>(
     sent: Body,
     limit: usize,
 ) -> Result<T, Refusal> {
-    Ok(body::json(sent, limit, api.intake(Some(project))).await?)
+    Ok(body::json(sent, limit, api.context(Some(project))).await?)
 }

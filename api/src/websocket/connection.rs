@@ -4,12 +4,14 @@
 //! passed, writes what [`Connection::outgoing`] returns, between complete frames of its own, and drops the
 //! socket when [`Connection::is_over`].
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tidings_model::Timestamp;
 
 use super::close::{Close, Closing};
 use super::frame::{self, Opcode};
-use super::keep_alive::{Check, KeepAlive, Patience};
+use super::keep_alive::{Check, KeepAlive, Timeouts};
 use super::message::{Message, Reader, Text};
 use super::{Limits, Violation};
 
@@ -36,12 +38,12 @@ pub enum Tick {
     /// Write what is pending, and call again at that moment.
     Wait(Timestamp),
     /// Write what is pending, if it can be written at once, and drop the socket.
-    Over(Why),
+    Over(EndReason),
 }
 
 /// Why a connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum EndReason {
     /// The closing handshake is complete.
     Closed,
     /// The peer was silent, even after a ping.
@@ -55,11 +57,11 @@ pub enum Why {
 /// A WebSocket connection that is open or closing.
 ///
 /// ```
-/// use tidings_api::websocket::{Connection, Event, Limits, Patience};
+/// use tidings_api::websocket::{Connection, Event, Limits, Timeouts};
 /// use tidings_model::Timestamp;
 ///
 /// let now = Timestamp::from_millis(0);
-/// let mut connection = Connection::new(Limits::default(), Patience::default(), now);
+/// let mut connection = Connection::new(Limits::default(), Timeouts::default(), now);
 /// // A text "hi" and a ping, masked with zeros, read from a socket in two pieces.
 /// for mut input in [&b"\x81\x82\0\0\0\0h"[..], b"i\x89\x80\0\0\0\0"] {
 ///     while let Some(event) = connection.feed(&mut input, now) {
@@ -79,13 +81,13 @@ pub struct Connection {
     incomplete: Option<Timestamp>,
     keep_alive: KeepAlive,
     closing: Closing,
-    owed: Owed,
+    pending: PendingFrames,
 }
 
 /// Pending frames. There is one slot for each kind, so that a flood of pings needs no memory: the pong for
 /// the last one answers those before it, too.
 #[derive(Debug, Default)]
-struct Owed {
+struct PendingFrames {
     pong: Option<Bytes>,
     ping: Option<[u8; 8]>,
     close: Option<Bytes>,
@@ -93,14 +95,14 @@ struct Owed {
 
 impl Connection {
     /// A connection whose handshake was just answered.
-    pub fn new(limits: Limits, patience: Patience, now: Timestamp) -> Self {
+    pub fn new(limits: Limits, timeouts: Timeouts, now: Timestamp) -> Self {
         Self {
             limits,
             reader: Reader::new(),
             incomplete: None,
-            keep_alive: KeepAlive::new(patience, now),
+            keep_alive: KeepAlive::new(timeouts, now),
             closing: Closing::Open,
-            owed: Owed::default(),
+            pending: PendingFrames::default(),
         }
     }
 
@@ -127,7 +129,7 @@ impl Connection {
 
     /// The next complete frame to write. Nothing follows a close frame.
     pub fn outgoing(&mut self) -> Option<Bytes> {
-        let Owed { pong, ping, close } = &mut self.owed;
+        let PendingFrames { pong, ping, close } = &mut self.pending;
         if let Some(payload) = pong.take() {
             return Some(frame::frame(Opcode::Pong, &payload));
         }
@@ -141,11 +143,11 @@ impl Connection {
     /// does not answer a close.
     pub fn tick(&mut self, now: Timestamp) -> Tick {
         match &mut self.closing {
-            Closing::Done => return Tick::Over(Why::Closed),
+            Closing::Done => return Tick::Over(EndReason::Closed),
             Closing::Asked { since } => {
                 *since = now.min(*since);
                 let due = *since + self.limits.close_time;
-                return if now < due { Tick::Wait(due) } else { self.end(Why::CloseUnanswered) };
+                return if now < due { Tick::Wait(due) } else { self.end(EndReason::CloseUnanswered) };
             }
             Closing::Open => {}
         }
@@ -155,27 +157,49 @@ impl Connection {
             let due = *since + self.limits.message_time;
             if now >= due {
                 self.fail(Violation::MessageTooSlow);
-                return Tick::Over(Why::Failed(Violation::MessageTooSlow));
+                return Tick::Over(EndReason::Failed(Violation::MessageTooSlow));
             }
             deadline = Some(due);
         }
         let mut check = self.keep_alive.check(now);
         if let Check::Ping(payload) = check {
-            self.owed.ping = Some(payload);
+            self.pending.ping = Some(payload);
             check = self.keep_alive.check(now);
         }
         match check {
             Check::Wait(due) => Tick::Wait(deadline.map_or(due, |deadline| due.min(deadline))),
             // An answer takes time, so there is no second ping at the same moment.
-            Check::Dead | Check::Ping(_) => self.end(Why::Silent),
+            Check::Dead | Check::Ping(_) => self.end(EndReason::Silent),
         }
+    }
+
+    /// Time since the peer sent anything.
+    pub fn silent_for(&self, now: Timestamp) -> Duration {
+        self.keep_alive.silent_for(now)
+    }
+
+    /// Sets other limits. They count for frames whose header is not read yet.
+    pub fn limit(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Counts the peer's silence from now on: it could not have been heard until now.
+    pub fn excuse(&mut self, now: Timestamp) {
+        self.keep_alive.received(now);
     }
 
     /// Begins to close. The close frame is pending; the connection ends with the peer's answer, or when it
     /// does not come.
     pub fn close(&mut self, close: &Close, now: Timestamp) {
         if let Some(frame) = self.closing.ask(close, now) {
-            self.owed.close = Some(frame);
+            self.pending.close = Some(frame);
+        }
+    }
+
+    /// Puts other words into the close frame that answers a violation. Must be called before it was taken.
+    pub fn reword(&mut self, close: &Close) {
+        if self.pending.close.is_some() {
+            self.pending.close = Some(close.frame());
         }
     }
 
@@ -186,7 +210,7 @@ impl Connection {
 
     /// Whether the closing handshake is complete and nothing is pending, so that the socket can be dropped.
     pub fn is_over(&self) -> bool {
-        let Owed { pong, ping, close } = &self.owed;
+        let PendingFrames { pong, ping, close } = &self.pending;
         self.closing == Closing::Done && pong.is_none() && ping.is_none() && close.is_none()
     }
 
@@ -203,7 +227,7 @@ impl Connection {
             Message::Ping(payload) => {
                 // Our close frame may have been sent already, and nothing may follow it.
                 if self.is_open() {
-                    self.owed.pong = Some(payload.clone());
+                    self.pending.pong = Some(payload.clone());
                 }
                 Event::Ping(payload)
             }
@@ -227,15 +251,15 @@ impl Connection {
 
     /// Ends the connection after a last frame.
     fn done(&mut self, last: Option<Bytes>) {
-        self.owed.close = last.or(self.owed.close.take());
+        self.pending.close = last.or(self.pending.close.take());
         self.reader = Reader::new();
         self.incomplete = None;
     }
 
     /// Ends the connection without a last frame, because the peer is gone.
-    fn end(&mut self, why: Why) -> Tick {
+    fn end(&mut self, why: EndReason) -> Tick {
         self.closing = Closing::Done;
-        self.owed = Owed::default();
+        self.pending = PendingFrames::default();
         self.done(None);
         Tick::Over(why)
     }

@@ -84,6 +84,11 @@ impl IntoResponse for Upgrade {
     }
 }
 
+/// Whether a request asks for a WebSocket. [`Upgrade::validate`] refuses all others.
+pub fn is_asked_for(headers: &HeaderMap) -> bool {
+    lists(headers, &UPGRADE, b"websocket")
+}
+
 /// The `Sec-WebSocket-Accept` value for a key.
 fn accept(key: &[u8]) -> HeaderValue {
     let digest = Sha1::new().chain_update(key).chain_update(ACCEPT_SUFFIX).finalize();
@@ -98,7 +103,7 @@ fn wants_upgrade(headers: &HeaderMap) -> Result<(), ApiError> {
             .with(CONNECTION, "Upgrade")
             .with(SEC_WEBSOCKET_VERSION, "13")
     };
-    if !lists(headers, &UPGRADE, b"websocket") {
+    if !is_asked_for(headers) {
         return Err(refuse("upgrade_required", "this path speaks WebSocket: Upgrade must list websocket"));
     }
     if !lists(headers, &CONNECTION, b"upgrade") {
@@ -323,6 +328,22 @@ mod tests {
         assert_eq!(chosen(&["a, b"], &["b", "a"]), Some("a"));
         assert_eq!(chosen(&["x", "b,a"], &["a", "b"]), Some("b"));
         assert_eq!(chosen(&["A"], &["a"]), None, "names differ by case");
+    }
+
+    #[test]
+    fn compression_of_any_kind_is_declined_by_an_answer_that_does_not_name_it() {
+        // What sections 12 and 13 of the Autobahn suite offer.
+        for offer in [
+            "permessage-deflate",
+            "permessage-deflate; client_no_context_takeover; client_max_window_bits",
+            "permessage-deflate; server_no_context_takeover; server_max_window_bits=9",
+            "permessage-bzip2, permessage-snappy, permessage-deflate; server_max_window_bits=15",
+            "x-webkit-deflate-frame",
+        ] {
+            let upgrade = validate(with("sec-websocket-extensions", &[offer]), &[]).expect(offer);
+            assert_eq!(upgrade, validate(good(), &[]).expect("good"), "{offer}");
+            assert!(!upgrade.headers().contains_key("sec-websocket-extensions"), "{offer}");
+        }
     }
 
     #[test]

@@ -19,6 +19,18 @@ pub struct Limits {
     pub close_time: Duration,
 }
 
+impl Limits {
+    /// Limits of a connection on which clients have little to say, so that little of it is buffered.
+    pub fn unheard() -> Self {
+        Self {
+            frame_bytes: limits::UNHEARD_MESSAGE_BYTES,
+            message_bytes: limits::UNHEARD_MESSAGE_BYTES,
+            message_time: limits::UNHEARD_MESSAGE_TIMEOUT,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -18,6 +18,11 @@ impl Text {
         std::str::from_utf8(&self.0).expect("a text was checked while it came in")
     }
 
+    /// The bytes of the text, which are UTF-8. Parts of them can be shared.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+
     /// The bytes of the text, which are UTF-8.
     pub fn into_bytes(self) -> Bytes {
         self.0

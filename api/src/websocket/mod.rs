@@ -23,10 +23,10 @@ mod tests;
 mod violation;
 
 pub use close::{Close, Code};
-pub use connection::{Connection, Event, Tick, Why};
+pub use connection::{Connection, EndReason, Event, Tick};
 pub use frame::Opcode;
-pub use handshake::Upgrade;
-pub use keep_alive::Patience;
+pub use handshake::{Upgrade, is_asked_for};
+pub use keep_alive::Timeouts;
 pub use limits::Limits;
 pub use message::Text;
 pub use violation::Violation;

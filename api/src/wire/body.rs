@@ -18,7 +18,7 @@ use crate::budget::{BodyBudget, Reserved};
 use crate::error::ApiError;
 
 /// What is needed to read a body.
-pub struct Intake<'a> {
+pub struct BodyContext<'a> {
     /// The clock that measures how long it takes.
     pub clock: &'a dyn Clock,
     /// The memory budget.
@@ -32,11 +32,11 @@ pub struct Intake<'a> {
 ///
 /// A body that announces a larger size is refused before any of it is read, so that a client that waits for
 /// `100 Continue` need not send it. Module `upload` decides whether the rest of a refused body is read.
-pub async fn bytes<B>(body: B, limit: usize, intake: Intake<'_>) -> Result<(Bytes, Reserved), ApiError>
+pub async fn bytes<B>(body: B, limit: usize, context: BodyContext<'_>) -> Result<(Bytes, Reserved), ApiError>
 where
     B: http_body::Body<Data = Bytes>,
 {
-    let Intake { clock, budget, project } = intake;
+    let BodyContext { clock, budget, project } = context;
     // A body larger than the budget can never be accepted, whatever other requests hold.
     let limit = limit.min(budget.limit_of(project));
     let hint = body.size_hint();
@@ -90,9 +90,9 @@ where
 pub async fn json<T: DeserializeOwned>(
     body: impl http_body::Body<Data = Bytes>,
     limit: usize,
-    intake: Intake<'_>,
+    context: BodyContext<'_>,
 ) -> Result<T, ApiError> {
-    let (body, _reserved) = bytes(body, limit, intake).await?;
+    let (body, _reserved) = bytes(body, limit, context).await?;
     parse_json(&body)
 }
 
@@ -232,7 +232,7 @@ mod tests {
         B: http_body::Body<Data = Bytes>,
     {
         let (clock, budget) = (clock(), BodyBudget::new(memory, &Metrics::new()));
-        bytes(body, limit, Intake { clock: &clock, budget: &budget, project: None }).await
+        bytes(body, limit, BodyContext { clock: &clock, budget: &budget, project: None }).await
     }
 
     #[tokio::test]
@@ -251,14 +251,14 @@ mod tests {
     #[tokio::test]
     async fn what_there_is_no_memory_for_is_refused_and_leaves_nothing_behind() {
         let (clock, budget) = (clock(), BodyBudget::new(6, &Metrics::new()));
-        let intake = || Intake { clock: &clock, budget: &budget, project: None };
-        let (first, reserved) = bytes(body(&["ab", "cd"]), 100, intake()).await.expect("there is memory");
+        let context = || BodyContext { clock: &clock, budget: &budget, project: None };
+        let (first, reserved) = bytes(body(&["ab", "cd"]), 100, context()).await.expect("there is memory");
         assert_eq!(first, "abcd");
-        let refused = bytes(body(&["ab", "c"]), 100, intake()).await.err().expect("two bytes are left");
+        let refused = bytes(body(&["ab", "c"]), 100, context()).await.err().expect("two bytes are left");
         let refused = refused.into_response();
         assert_eq!((refused.status().as_u16(), refused.headers().contains_key("retry-after")), (503, true));
         drop(reserved);
-        assert!(bytes(body(&["abc", "def"]), 100, intake()).await.is_ok());
+        assert!(bytes(body(&["abc", "def"]), 100, context()).await.is_ok());
     }
 
     /// A body that comes part by part, and what becomes of it.
@@ -279,8 +279,8 @@ mod tests {
                 let sent = stream::poll_fn(move |cx| {
                     sent.poll_recv(cx).map(|part| part.map(Ok::<_, std::io::Error>))
                 });
-                let intake = Intake { clock: &waits, budget: &budget, project: None };
-                let refused = bytes(Body::from_stream(sent), 1000, intake).await.err();
+                let context = BodyContext { clock: &waits, budget: &budget, project: None };
+                let refused = bytes(Body::from_stream(sent), 1000, context).await.err();
                 refused.expect("it does not come to its end").into_response().status()
             });
             Self { clock, metrics, parts, sent: 0, taken }

@@ -5,6 +5,7 @@ pub mod coding;
 pub mod cursor;
 pub mod head;
 pub mod header;
+pub mod json;
 pub mod offset;
 pub mod payload;
 pub mod query;

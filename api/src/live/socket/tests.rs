@@ -113,9 +113,9 @@ impl World {
         let pass = gate.enter(route, None).await.expect("everybody is let in");
         let options = FeedOptions::new(None, Duration::from_secs(60), pass, clock.now()).expect("it holds");
         let options = options.with_heartbeat(Duration::from_secs(1)).with_protocol(Box::new(protocol));
-        let feed = Feed::new(Some(self.subscription()), Wire::Plain, options);
-        let (stream, live_connections) = (accepted.expect("a connection").0, self.live_connections.clone());
-        let serving = async move { Socket::serve(stream, feed, clock, &live_connections).await };
+        let feed = Feed::new(Some(self.subscription().into()), Wire::Plain, options);
+        let (stream, live_connections) = (accepted.expect("a connection").0, &self.live_connections);
+        let serving = Socket::serve(stream, feed, clock, live_connections);
         (client.expect("a connection"), tokio::spawn(serving))
     }
 

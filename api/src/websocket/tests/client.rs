@@ -1,11 +1,13 @@
 //! A client that others wrote, over a pipe in memory.
 
+use std::io;
+
 use axum::http::{Request, StatusCode};
 
 use crate::response_head;
 
 use futures_util::{SinkExt, StreamExt};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -17,44 +19,56 @@ use crate::websocket::handshake::Upgrade;
 
 /// Answers the handshake, sends back what comes, and returns how it ended.
 async fn echo(mut pipe: DuplexStream) -> Event {
+    greet(&mut pipe).await.expect("a handshake");
+    converse(&mut pipe, Limits::default()).await.expect("the client closes before it goes")
+}
+
+/// Answers the handshake.
+pub(super) async fn greet(pipe: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(pipe.read_u8().await.expect("a request"));
+        head.push(pipe.read_u8().await?);
     }
     let upgrade = Upgrade::validate(&parsed(&head), &["v2.tidings", "v1.tidings"]).expect("a good request");
-    pipe.write_all(&response_head(StatusCode::SWITCHING_PROTOCOLS, &upgrade.headers()))
-        .await
-        .expect("the answer goes out");
+    pipe.write_all(&response_head(StatusCode::SWITCHING_PROTOCOLS, &upgrade.headers())).await
+}
 
-    let mut connection = Connection::new(Limits::default(), Patience::default(), NOW);
+/// Sends back what comes after a handshake, and returns how it ended.
+pub(super) async fn converse(
+    pipe: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    limits: Limits,
+) -> io::Result<Event> {
+    let mut connection = Connection::new(limits, Timeouts::default(), NOW);
     let mut buffer = vec![0; 1500];
     loop {
-        let count = pipe.read(&mut buffer).await.expect("the client closes before it goes");
-        assert_ne!(count, 0, "the client closes before it goes");
+        let count = pipe.read(&mut buffer).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let mut input = &buffer[..count];
         while let Some(event) = connection.feed(&mut input, NOW) {
             match &event {
                 Event::Text(text) if text.as_str() == "please close" => {
                     connection.close(&Close::new(Code::GOING_AWAY, "as you wish"), NOW);
                 }
-                Event::Text(text) => send(&mut pipe, Opcode::Text, text.as_ref()).await,
-                Event::Binary(bytes) => send(&mut pipe, Opcode::Binary, bytes).await,
+                Event::Text(text) => send(pipe, Opcode::Text, text.as_ref()).await?,
+                Event::Binary(bytes) => send(pipe, Opcode::Binary, bytes).await?,
                 Event::Ping(_) | Event::Pong(_) | Event::Closed(_) | Event::Failed(_) => {}
             }
             while let Some(frame) = connection.outgoing() {
-                pipe.write_all(&frame).await.expect("the client reads");
+                pipe.write_all(&frame).await?;
             }
             if connection.is_over() {
-                return event;
+                return Ok(event);
             }
         }
     }
 }
 
 /// A header, then the payload as it is, as to one of many who get the same.
-async fn send(pipe: &mut DuplexStream, opcode: Opcode, payload: &[u8]) {
-    pipe.write_all(&ours::header(opcode, payload.len())).await.expect("the client reads");
-    pipe.write_all(payload).await.expect("the client reads");
+async fn send(pipe: &mut (impl AsyncWrite + Unpin), opcode: Opcode, payload: &[u8]) -> io::Result<()> {
+    pipe.write_all(&ours::header(opcode, payload.len())).await?;
+    pipe.write_all(payload).await
 }
 
 fn parsed(head: &[u8]) -> axum::http::request::Parts {

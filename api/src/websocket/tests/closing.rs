@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn close(payload: &[u8]) -> Vec<u8> {
+pub(super) fn close(payload: &[u8]) -> Vec<u8> {
     frame(FIN | CLOSE, payload)
 }
 
-fn closes(case: &str, payload: &[u8], says: Option<Close>, written: &[u8]) {
+pub(super) fn closes(case: &str, payload: &[u8], says: Option<Close>, written: &[u8]) {
     let bytes =
         [close(payload), frame(FIN | PING, "late"), close(payload), frame(FIN | TEXT, "late")].concat();
     let outcome = hear(&bytes);

@@ -1,8 +1,10 @@
 //! What a peer may send, in whatever pieces it comes, and what it hears back.
 //!
-//! The cases follow the sections of the Autobahn test suite. Each is fed whole, byte by byte and in random
+//! The cases follow the sections of the Autobahn test suite; `autobahn` has those of the suite itself by their
+//! numbers. Each is fed whole, byte by byte and in random
 //! pieces, and must come to the same.
 
+mod autobahn;
 mod client;
 mod closing;
 mod fragments;
@@ -16,7 +18,7 @@ use tidings_model::Timestamp;
 
 use super::close::{Close, Code};
 use super::frame::Opcode;
-use super::{Connection, Event, Limits, Patience, Violation};
+use super::{Connection, Event, Limits, Timeouts, Violation};
 
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 const FIN: u8 = 0x80;
@@ -36,7 +38,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn connection() -> Connection {
-    Connection::new(LIMITS, Patience::default(), NOW)
+    Connection::new(LIMITS, Timeouts::default(), NOW)
 }
 
 /// A client's frame, its first byte as it is, its length in the fewest bytes.
@@ -69,19 +71,23 @@ struct Outcome {
 
 /// Feeds the bytes whole, byte by byte and in random pieces, and expects the same each time.
 fn hear(bytes: &[u8]) -> Outcome {
-    let outcome = hear_in(bytes, || bytes.len().max(1));
-    assert_eq!(hear_in(bytes, || 1), outcome, "byte by byte it is the same");
+    hear_within(LIMITS, bytes)
+}
+
+fn hear_within(limits: Limits, bytes: &[u8]) -> Outcome {
+    let outcome = hear_in(limits, bytes, || bytes.len().max(1));
+    assert_eq!(hear_in(limits, bytes, || 1), outcome, "byte by byte it is the same");
     for seed in 0..8 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let most = 1 << rng.u32(1..12);
-        let pieces = hear_in(bytes, || rng.usize(1..=most));
+        let pieces = hear_in(limits, bytes, || rng.usize(1..=most));
         assert_eq!(pieces, outcome, "in pieces of up to {most} it is the same, seed {seed}");
     }
     outcome
 }
 
-fn hear_in(bytes: &[u8], mut piece: impl FnMut() -> usize) -> Outcome {
-    let mut connection = connection();
+fn hear_in(limits: Limits, bytes: &[u8], mut piece: impl FnMut() -> usize) -> Outcome {
+    let mut connection = Connection::new(limits, Timeouts::default(), NOW);
     let mut outcome = Outcome { events: Vec::new(), written: Vec::new() };
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -92,7 +98,7 @@ fn hear_in(bytes: &[u8], mut piece: impl FnMut() -> usize) -> Outcome {
             outcome.written.extend(std::iter::from_fn(|| connection.outgoing()));
         }
         assert!(input.is_empty(), "what was fed was taken");
-        assert!(connection.held() <= LIMITS.message_bytes + 125, "buffers stay below the limit");
+        assert!(connection.held() <= limits.message_bytes + 125, "buffers stay below the limit");
     }
     outcome
 }

@@ -72,7 +72,7 @@ proptest! {
             message.write(&mut bytes, &mut events);
         }
         let mut pieces = pieces.into_iter().cycle();
-        let outcome = hear_in(&bytes, || pieces.next().expect("a cycle"));
+        let outcome = hear_in(LIMITS, &bytes, || pieces.next().expect("a cycle"));
         prop_assert_eq!(outcome.events, events);
     }
 
@@ -81,7 +81,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..2000),
         piece in 1_usize..100,
     ) {
-        hear_in(&bytes, || piece);
+        hear_in(LIMITS, &bytes, || piece);
     }
 
     #[test]
@@ -98,7 +98,7 @@ proptest! {
             let place = place.index(bytes.len());
             bytes[place] = byte;
         }
-        prop_assert_eq!(hear_in(&bytes, || piece), hear_in(&bytes, || bytes.len()));
+        prop_assert_eq!(hear_in(LIMITS, &bytes, || piece), hear_in(LIMITS, &bytes, || bytes.len()));
     }
 
     #[test]

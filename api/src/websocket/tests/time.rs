@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::*;
-use crate::websocket::{Tick, Why, frame as ours};
+use crate::websocket::{EndReason, Tick, frame as ours};
 
-const PATIENCE: Patience =
-    Patience { ping_after: Duration::from_secs(30), dead_after: Duration::from_secs(50) };
+const TIMEOUTS: Timeouts =
+    Timeouts { ping_after: Duration::from_secs(30), dead_after: Duration::from_secs(50) };
 
 fn after(seconds: u64) -> Timestamp {
     NOW + Duration::from_secs(seconds)
 }
 
 fn patient() -> Connection {
-    Connection::new(LIMITS, PATIENCE, NOW)
+    Connection::new(LIMITS, TIMEOUTS, NOW)
 }
 
 #[test]
@@ -24,9 +24,9 @@ fn a_silent_peer_is_pinged_and_then_given_up_without_a_word() {
     assert_eq!(connection.tick(after(30)), Tick::Wait(after(50)));
     let moment = after(30).as_millis().to_be_bytes();
     assert_eq!(connection.outgoing(), Some(ours::frame(Opcode::Ping, &moment)));
-    assert_eq!(connection.tick(after(50)), Tick::Over(Why::Silent));
+    assert_eq!(connection.tick(after(50)), Tick::Over(EndReason::Silent));
     assert!(connection.is_over());
-    assert_eq!(connection.tick(after(51)), Tick::Over(Why::Closed));
+    assert_eq!(connection.tick(after(51)), Tick::Over(EndReason::Closed));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_message_that_takes_too_long_is_refused_however_lively_the_peer_is() {
         assert_eq!(connection.tick(after(second)), Tick::Wait(after(60).min(after(second + 30))));
     }
     assert!(connection.held() > 0);
-    assert_eq!(connection.tick(after(60)), Tick::Over(Why::Failed(Violation::MessageTooSlow)));
+    assert_eq!(connection.tick(after(60)), Tick::Over(EndReason::Failed(Violation::MessageTooSlow)));
     assert_eq!(connection.held(), 0);
     assert_eq!(connection.outgoing(), Some(answer("")));
     let close = connection.outgoing().expect("a close frame");
@@ -78,6 +78,6 @@ fn a_close_that_is_not_answered_in_time_ends_it() {
     connection.close(&Close::new(Code::NORMAL, ""), after(10));
     assert_eq!(connection.tick(after(11)), Tick::Wait(after(15)));
     connection.feed(&mut &frame(FIN | TEXT, "still here")[..], after(14));
-    assert_eq!(connection.tick(after(15)), Tick::Over(Why::CloseUnanswered));
+    assert_eq!(connection.tick(after(15)), Tick::Over(EndReason::CloseUnanswered));
     assert!(connection.is_over());
 }

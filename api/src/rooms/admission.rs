@@ -10,7 +10,7 @@ use crate::Api;
 use crate::credential::Caller;
 
 /// A caller that was admitted to a room.
-pub struct Guest {
+pub struct Admitted {
     pub room: Room,
     pub user: UserId,
     /// The pass of the caller, which may become invalid.
@@ -21,7 +21,7 @@ pub struct Guest {
 }
 
 /// An authenticated caller that was not admitted to a room yet.
-pub struct Visitor {
+pub struct Authenticated {
     project: ProjectId,
     /// The user, if the credential names one.
     pub user: Option<UserId>,
@@ -38,7 +38,7 @@ pub async fn admit<T>(
     action: Action,
     room: &str,
     asked: Result<T, Refusal>,
-) -> Result<(Visitor, RoomId, T), Refusal> {
+) -> Result<(Authenticated, RoomId, T), Refusal> {
     let admitted = match caller.may_in(project, action, Resource::Room(room.into())).await {
         Err(error) if error.status() == StatusCode::UNAUTHORIZED => return Err(error.into()),
         admitted => admitted,
@@ -48,12 +48,12 @@ pub async fn admit<T>(
     let principal = pass.principal();
     let user = principal.and_then(|principal| principal.user.as_deref()).map(UserId::parse).transpose()?;
     let manages = principal.is_some_and(|principal| principal.scope >= Scope::Manage);
-    Ok((Visitor { project: project.clone(), user, manages, pass }, room, asked))
+    Ok((Authenticated { project: project.clone(), user, manages, pass }, room, asked))
 }
 
-impl Visitor {
+impl Authenticated {
     /// Admits the caller to a room, if it may enter.
-    pub async fn into_room(self, api: &Api, room: &RoomId) -> Result<Guest, Refusal> {
+    pub async fn into_room(self, api: &Api, room: &RoomId) -> Result<Admitted, Refusal> {
         let Some(user) = self.user else {
             let message = "a room is for users: a token with `project` and `sub`";
             return Err(Refusal::new(StatusCode::FORBIDDEN, "UserRequired", message));
@@ -63,11 +63,11 @@ impl Visitor {
             return Err(if self.manages { Refusal::not_found() } else { Refusal::not_member() });
         };
         if self.manages {
-            return Ok(Guest { room, user, pass: self.pass, lease: None });
+            return Ok(Admitted { room, user, pass: self.pass, lease: None });
         }
         // The lease first: if the membership ends after it was read, the lease notices.
-        let lease = api.rooms.attend(&room, &user);
+        let lease = api.rooms.take_lease(&room, &user);
         let member = api.rooms.member(&room, &user).await?.ok_or_else(Refusal::not_member)?;
-        Ok(Guest { room, user, pass: self.pass, lease: Some((member, lease)) })
+        Ok(Admitted { room, user, pass: self.pass, lease: Some((member, lease)) })
     }
 }
