@@ -17,9 +17,9 @@ use tokio::runtime::Runtime;
 use crate::client::{Ask, Client, percent_encoded};
 use crate::command::CommandError;
 
-/// Which server.
+/// The server to administer: its data folder, or the URL of a running one.
 #[derive(Debug, Args)]
-pub struct Where {
+pub struct AdminTarget {
     /// Folder of the data of a stopped server; TIDINGS_DATA, or ./tidings-data, without it.
     #[arg(long, value_name = "DIR", conflicts_with = "server")]
     data: Option<PathBuf>,
@@ -63,7 +63,7 @@ pub struct WantedToken {
 }
 
 /// A key that was just made: the only time its secrets are seen.
-pub struct Made {
+pub struct CreatedKey {
     pub project: String,
     pub kid: String,
     pub key: String,
@@ -76,7 +76,7 @@ pub struct Listed {
     pub kids: Vec<String>,
 }
 
-impl Where {
+impl AdminTarget {
     /// Opens the store, or gets ready to ask.
     pub fn open(self, store: Store) -> Result<Admin, CommandError> {
         match self.server {
@@ -138,15 +138,17 @@ impl Stopped {
 
 impl Admin {
     /// Creates a project, with a key of its own or the one that was chosen.
-    pub fn create(&self, project: &ProjectId, key: Option<Key>) -> Result<Made, CommandError> {
+    pub fn create(&self, project: &ProjectId, key: Option<Key>) -> Result<CreatedKey, CommandError> {
         match self {
-            Self::Stopped(stopped) => Ok(Made::from(stopped.wait(stopped.projects().create(project, key))?)),
+            Self::Stopped(stopped) => {
+                Ok(CreatedKey::from(stopped.wait(stopped.projects().create(project, key))?))
+            }
             Self::Running(client) => {
                 let mut body = json!({ "project": project.as_str() });
                 if let Some(key) = key {
                     body["key"] = key.reveal().into();
                 }
-                Made::told(client, &post(client, "/v1/projects", &body)?)
+                CreatedKey::from_answer(client, &post(client, "/v1/projects", &body)?)
             }
         }
     }
@@ -157,21 +159,22 @@ impl Admin {
             Self::Stopped(stopped) => Ok(stopped.projects().list().into_iter().map(Listed::from).collect()),
             Self::Running(client) => {
                 let answer = client.json(&client.ask(&Ask::new(Method::GET, "/v1/projects"))?)?;
-                let projects = answer["projects"].as_array().ok_or_else(|| client.strange())?;
-                projects.iter().map(|project| Listed::told(client, project)).collect()
+                let projects = answer["projects"].as_array().ok_or_else(|| client.unexpected_answer())?;
+                projects.iter().map(|project| Listed::from_answer(client, project)).collect()
             }
         }
     }
 
     /// Gives a project a new key. The older ones are valid until they are removed.
-    pub fn rotate_key(&self, project: &ProjectId) -> Result<Made, CommandError> {
+    pub fn rotate_key(&self, project: &ProjectId) -> Result<CreatedKey, CommandError> {
         match self {
             Self::Stopped(stopped) => {
-                Ok(Made::from(stopped.wait(stopped.projects().rotate_key(project, None))?))
+                Ok(CreatedKey::from(stopped.wait(stopped.projects().rotate_key(project, None))?))
             }
-            Self::Running(client) => {
-                Made::told(client, &post(client, &format!("/v1/projects/{project}/keys"), &json!({}))?)
-            }
+            Self::Running(client) => CreatedKey::from_answer(
+                client,
+                &post(client, &format!("/v1/projects/{project}/keys"), &json!({}))?,
+            ),
         }
     }
 
@@ -199,7 +202,9 @@ impl Admin {
         let WantedToken { project, user, ttl, mut claims } = wanted;
         match self {
             Self::Stopped(stopped) => {
-                let expires_at = (WallClock.now() + ttl).as_millis().div_ceil(1000);
+                let now = WallClock.now();
+                let expires_at = (now + ttl).as_millis().div_ceil(1000);
+                claims.insert("iat".to_owned(), (now.as_millis() / 1000).into());
                 claims.extend(user.map(|user| ("sub".to_owned(), user.into())));
                 claims.insert("project".to_owned(), project.as_str().into());
                 claims.insert("exp".to_owned(), expires_at.into());
@@ -209,21 +214,22 @@ impl Admin {
                 claims.extend(user.map(|user| ("user".to_owned(), user.into())));
                 claims.insert("ttlSeconds".to_owned(), ttl.as_secs().into());
                 let answer = post(client, &format!("/v1/projects/{project}/tokens"), &Value::Object(claims))?;
-                Ok(answer["token"].as_str().ok_or_else(|| client.strange())?.to_owned())
+                Ok(answer["token"].as_str().ok_or_else(|| client.unexpected_answer())?.to_owned())
             }
         }
     }
 }
 
-impl Made {
-    /// As a server told it.
-    fn told(client: &Client, answer: &Value) -> Result<Self, CommandError> {
-        let text = |name: &str| answer[name].as_str().map(str::to_owned).ok_or_else(|| client.strange());
+impl CreatedKey {
+    /// Parses the answer of a server.
+    fn from_answer(client: &Client, answer: &Value) -> Result<Self, CommandError> {
+        let text =
+            |name: &str| answer[name].as_str().map(str::to_owned).ok_or_else(|| client.unexpected_answer());
         Ok(Self { project: text("project")?, kid: text("kid")?, key: text("key")?, api_key: text("apiKey")? })
     }
 }
 
-impl From<NewKey> for Made {
+impl From<NewKey> for CreatedKey {
     fn from(made: NewKey) -> Self {
         Self {
             project: made.project.to_string(),
@@ -235,11 +241,11 @@ impl From<NewKey> for Made {
 }
 
 impl Listed {
-    /// As a server told it.
-    fn told(client: &Client, answer: &Value) -> Result<Self, CommandError> {
+    /// Parses the answer of a server.
+    fn from_answer(client: &Client, answer: &Value) -> Result<Self, CommandError> {
         let kids = answer["kids"].as_array().into_iter().flatten();
         Ok(Self {
-            project: answer["project"].as_str().ok_or_else(|| client.strange())?.to_owned(),
+            project: answer["project"].as_str().ok_or_else(|| client.unexpected_answer())?.to_owned(),
             kids: kids.filter_map(Value::as_str).map(str::to_owned).collect(),
         })
     }

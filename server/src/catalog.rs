@@ -11,10 +11,10 @@ use tidings_engine::log::{self, HasTable, Refused, Snapshots, StandsOn, StateMac
 
 /// Generates the catalog from a list of `tag => field Variant: Table`. The tag is the first byte of each stored
 /// change and must never be reused for another table. A table that builds on another names it with `on`; the base
-/// table names its dependent with `base of`.
+/// table names each of its dependents with `base of`.
 macro_rules! catalog {
     ($($tag:literal => $field:ident $variant:ident: $table:ty
-        $(, base of $upper:ident: $upper_table:ty)? $(, on $base:ident: $base_table:ty)?;)*) => {
+        $(, base of $upper:ident: $upper_table:ty)* $(, on $base:ident: $base_table:ty)?;)*) => {
         /// The tables of all capabilities.
         #[derive(Debug, Default)]
         pub struct Catalog {
@@ -59,7 +59,7 @@ macro_rules! catalog {
             fn apply(&mut self, change: Change) {
                 match change {
                     $(Change::$variant(change) => {
-                        $(StandsOn::<$table>::on_base_change(&mut self.$upper, &change);)?
+                        $(StandsOn::<$table>::on_base_change(&mut self.$upper, &change);)*
                         self.$field.apply(change);
                     })*
                 }
@@ -157,7 +157,7 @@ macro_rules! catalog {
                 match change {
                     $(Change::$variant(change) => {
                         self.$field.conflict_keys(change, touch);
-                        $(<$upper_table as StoredBase<$table>>::base_conflict_keys(change, touch);)?
+                        $(<$upper_table as StoredBase<$table>>::base_conflict_keys(change, touch);)*
                     })*
                 }
             }
@@ -167,8 +167,12 @@ macro_rules! catalog {
 
 // A base table precedes the tables that build on it, because snapshot rows are restored in this order.
 catalog! {
-    1 => streams Streams: tidings_streams::Table, base of sessions: tidings_sessions::Table;
+    1 => streams Streams: tidings_streams::Table,
+        base of sessions: tidings_sessions::Table, base of subscriptions: tidings_subscriptions::Table;
     3 => sessions Sessions: tidings_sessions::Table, on Streams: tidings_streams::Table;
+    7 => subscriptions Subscriptions: tidings_subscriptions::Table, on Streams: tidings_streams::Table;
     4 => rooms Rooms: tidings_rooms::Table;
+    5 => hooks Hooks: tidings_hooks::Table;
+    6 => entities Entities: tidings_entities::Table;
     2 => projects Projects: tidings_auth::Table;
 }

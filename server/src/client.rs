@@ -58,7 +58,7 @@ pub enum ClientError {
     },
     /// The response is not what a tidings server sends.
     #[error("{0} does not answer as a tidings server does")]
-    Strange(String),
+    Unexpected(String),
 }
 
 /// A request to the server.
@@ -68,22 +68,22 @@ pub struct Ask<'a> {
     pub path: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: Option<&'a [u8]>,
-    pub patience: Patience,
+    pub wait: Wait,
 }
 
 /// How long to wait for a response.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum Wait {
     /// Until the client's timeout expires.
-    Some,
+    UntilTimeout,
     /// Until the server ends the response.
-    Endless,
+    UntilAnswered,
 }
 
 impl<'a> Ask<'a> {
     /// Creates a request without headers or a body.
     pub fn new(method: Method, path: &'a str) -> Self {
-        Self { method, path, headers: &[], body: None, patience: Patience::Some }
+        Self { method, path, headers: &[], body: None, wait: Wait::UntilTimeout }
     }
 }
 
@@ -131,9 +131,9 @@ impl Client {
         let request = request.body(body).map_err(|error| unreachable(OutgoingError::of(error)))?;
         let answering = self.http.send(request, ANSWER_BYTES);
         let answered = self.runtime.block_on(async {
-            match ask.patience {
-                Patience::Endless => answering.await,
-                Patience::Some => tokio::time::timeout(self.answer_timeout, answering)
+            match ask.wait {
+                Wait::UntilAnswered => answering.await,
+                Wait::UntilTimeout => tokio::time::timeout(self.answer_timeout, answering)
                     .await
                     .unwrap_or_else(|_| Err(OutgoingError::timed_out(self.answer_timeout))),
             }
@@ -144,18 +144,23 @@ impl Client {
 
     /// Parses the body of a response as JSON.
     pub fn json(&self, answer: &Answer) -> Result<Value, ClientError> {
-        serde_json::from_slice(answer.body()).map_err(|_| self.strange())
+        serde_json::from_slice(answer.body()).map_err(|_| self.unexpected_answer())
     }
 
     /// Returns the error for a response that is not what a tidings server sends.
-    pub fn strange(&self) -> ClientError {
-        ClientError::Strange(self.server.clone())
+    pub fn unexpected_answer(&self) -> ClientError {
+        ClientError::Unexpected(self.server.clone())
     }
 
     fn refused(&self, answer: &Answer) -> ClientError {
         let told: Option<Value> = serde_json::from_slice(answer.body()).ok();
         let message = told.as_ref().and_then(|told| told["error"]["message"].as_str());
-        let message = message.unwrap_or("it does not say why").to_owned();
+        let mut message = message.unwrap_or("it does not say why").to_owned();
+        // Of several things that are wrong, the first.
+        if let Some(detail) = told.as_ref().and_then(|told| told["error"]["details"][0]["message"].as_str()) {
+            message.push_str(": ");
+            message.push_str(detail);
+        }
         let hint = match (answer.status(), &self.credential) {
             (StatusCode::UNAUTHORIZED, None) => format!("; {} is not set", self.variable),
             (StatusCode::UNAUTHORIZED, Some(_)) => format!("; it was sent what {} holds", self.variable),
@@ -209,7 +214,7 @@ mod tests {
         let client = || Client::with_timeout(&server, "TIDINGS_TOKEN", soon).expect("a client");
         let endless = client();
         let asking = std::thread::spawn(move || {
-            let ask = Ask { patience: Patience::Endless, ..Ask::new(Method::GET, "/health") };
+            let ask = Ask { wait: Wait::UntilAnswered, ..Ask::new(Method::GET, "/health") };
             endless.ask(&ask).map(|answer| answer.status())
         });
         let mut waits = silent.accept().expect("the one that waits").0;

@@ -10,6 +10,8 @@ use tidings_server::StartError;
 use tidings_server::config::{Config, ConfigError, DEFAULT_FILE};
 
 use crate::client::ClientError;
+use crate::entities_command::EntitiesCommand;
+use crate::hooks_command::HooksCommand;
 use crate::logs::LogError;
 use crate::project_command::{AdminKeyCommand, ProjectCommand};
 use crate::serve_command::Serve;
@@ -41,6 +43,8 @@ enum Verb {
     AdminKey(AdminKeyCommand),
     Token(TokenCommand),
     Stream(StreamCommand),
+    Hooks(HooksCommand),
+    Entities(EntitiesCommand),
     Store(StoreCommand),
 }
 
@@ -112,6 +116,28 @@ pub enum CommandError {
     /// The running server refused the request or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The database of entities did not do what was asked.
+    #[error(transparent)]
+    Database(#[from] tidings_postgres::DatabaseError),
+    /// No database is named.
+    #[error("no database is named: give --database-url, or --config with database_url in [entities]")]
+    NoDatabase,
+    /// The configuration names several databases.
+    #[error("the configuration names several databases: say which with --project")]
+    SeveralDatabases,
+    /// In mode `logical` there are no triggers.
+    #[error(
+        "attach and detach put triggers on tables, which mode `logical` does not use; this version of tidings changes no publication"
+    )]
+    NoTriggers,
+    /// The port for deliveries cannot be listened on.
+    #[error("cannot listen on 127.0.0.1:{port}: {error}")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Cause of the failure.
+        error: io::Error,
+    },
     /// Serving failed.
     #[error("stopped: {0}")]
     Stopped(#[from] io::Error),
@@ -128,6 +154,8 @@ impl Command {
             Verb::AdminKey(admin_key) => admin_key.run(),
             Verb::Token(token) => token.run(),
             Verb::Stream(stream) => stream.run(),
+            Verb::Hooks(hooks) => hooks.run(),
+            Verb::Entities(entities) => entities.run(),
             Verb::Store(store) => store.run(),
         }
     }

@@ -5,12 +5,12 @@
 //! the option it sets. [`DEFAULT_FILE`] documents all keys and is the reference. Read [`Config`] first, then `keys`.
 //! `file` and `environment` read the two sources; `value` parses values from either.
 //!
-//! Invariant: no error message quotes a value of `[auth]`.
+//! Invariant: no error message quotes a value of `[auth]`, nor that of `bus.url`, which may have a password.
 
 mod environment;
 mod file;
 pub mod keys;
-mod value;
+pub(crate) mod value;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -27,6 +27,7 @@ use tidings_model::limits;
 
 use tidings_api::Spans;
 
+use crate::bus::BusUrl;
 use crate::capabilities;
 use crate::options::{LimitOptions, LogOptions, ObserveOptions, TlsOptions};
 use crate::serve::{Access, ServerOptions};
@@ -45,6 +46,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Options of the capabilities.
     pub capabilities: capabilities::Options,
+    /// The broker that connects this node with others. `None` for a node alone.
+    pub bus: Option<BusUrl>,
     /// Limits on requests and connections.
     pub limits: LimitOptions,
     /// Time the store waits for further commits before it writes. Zero writes at once.
@@ -64,16 +67,16 @@ pub struct Config {
     /// Messages to log about variables that set nothing. They do not prevent the start.
     pub warnings: Vec<String>,
     /// Where in the file each key was set, for error messages about conflicting keys.
-    said: Said,
+    locations: KeyLocations,
 }
 
 /// File and line of each key that was set. Its contents are left out of the `Debug` output of [`Config`].
 #[derive(Clone, Default)]
-struct Said(HashMap<&'static str, (PathBuf, usize)>);
+struct KeyLocations(HashMap<&'static str, (PathBuf, usize)>);
 
-impl fmt::Debug for Said {
+impl fmt::Debug for KeyLocations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Said(..)")
+        f.write_str("KeyLocations(..)")
     }
 }
 
@@ -83,6 +86,7 @@ impl Default for Config {
             listen: ([127, 0, 0, 1], 4437).into(),
             data: PathBuf::from("./tidings-data"),
             capabilities: capabilities::Options::default(),
+            bus: None,
             limits: LimitOptions::default(),
             commit_window: Duration::ZERO,
             dev: false,
@@ -92,7 +96,7 @@ impl Default for Config {
             observe: ObserveOptions::default(),
             log: LogOptions::default(),
             warnings: Vec::new(),
-            said: Said::default(),
+            locations: KeyLocations::default(),
         }
     }
 }
@@ -143,6 +147,17 @@ impl Config {
                 format!("must be at least {least}, four times streams.max_append_bytes: {why}"),
             );
         }
+        let topics = &self.capabilities.topics;
+        if topics.heartbeat_timeout <= topics.heartbeat {
+            let least = topics.heartbeat.as_millis();
+            let what = format!("must be more than topics.heartbeat_ms, which is {least}");
+            wrong("topics.heartbeat_timeout_ms", what);
+        }
+        let entities = &self.capabilities.entities;
+        if let Some(project) = entities.twice() {
+            let what = format!("names the project {project} for two databases; each hears one at most");
+            wrong("entities.project", what);
+        }
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => wrong("tls.cert", "needs tls.key, which is missing".to_owned()),
             (None, Some(_)) => wrong("tls.key", "needs tls.cert, which is missing".to_owned()),
@@ -161,7 +176,7 @@ impl Config {
 
     /// Returns where a key was set.
     fn location(&self, key: &'static str) -> Location {
-        match self.said.0.get(key) {
+        match self.locations.0.get(key) {
             Some((path, line)) => Location::File { path: path.clone(), line: *line, key: key.to_owned() },
             None => Location::Key(key),
         }
@@ -179,6 +194,7 @@ impl Config {
             seed: fastrand::u64(..),
             tls: self.tls(),
             capabilities: self.capabilities,
+            bus: self.bus,
             limits: self.limits,
             access: Access { dev: self.dev, given: self.given, authorize: None },
             observe: ObserveOptions {

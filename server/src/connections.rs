@@ -14,7 +14,7 @@ use axum::response::IntoResponse;
 use socket2::SockRef;
 use tidings_api::live::Socket;
 use tidings_api::{ApiError, LiveContext, Scheme};
-use tidings_engine::metrics::{Counter, Gauge, Held, Name};
+use tidings_engine::metrics::{Counter, Gauge, GaugeGuard, Name};
 use tidings_engine::{LimitHits, Metrics};
 use tidings_model::limits::{self, Limit};
 use tokio::net::{TcpListener, TcpStream};
@@ -100,7 +100,7 @@ impl Counts {
     }
 
     /// Counts one open connection until the returned guard is dropped.
-    pub fn hold_open(&self) -> Held {
+    pub fn hold_open(&self) -> GaugeGuard {
         self.open.hold()
     }
 
@@ -151,7 +151,7 @@ pub async fn serve(listener: TcpListener, shared: Arc<Connections>, stopped: imp
     drop(listener);
     stop.send_replace(true);
     while connections.join_next().await.is_some() {}
-    // Connections that were handed to a task of their own (`stay`) are not in the set, but hold their socket permit
+    // Connections that were handed to a task of their own (`serve_live`) are not in the set, but hold their socket permit
     // until they end.
     pool.is_empty().await;
 }
@@ -182,7 +182,7 @@ impl Connections {
                 let socket = match self.open(early::look(socket), head_due, &counted, &stopping).await {
                     Some(First::Other(socket)) => socket,
                     Some(First::Staying(socket, request)) => {
-                        return Box::pin(self.stay(socket, *request, counted)).await;
+                        return Box::pin(self.serve_live(socket, *request, counted)).await;
                     }
                     Some(First::Nothing) | None => return,
                 };
@@ -209,7 +209,7 @@ impl Connections {
     }
 
     /// Serves a connection whose first request asks for a live response.
-    async fn stay(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
+    async fn serve_live(&self, socket: TcpStream, request: Request<Body>, counted: Counted) {
         let Ok(in_progress) = counted.slot().begin(false) else {
             let refusing = early::refuse(socket, no_room());
             let _ = timeout_at(Instant::now() + limits::HEAD_TIMEOUT, refusing).await;
@@ -220,8 +220,9 @@ impl Connections {
                 let LiveContext { clock, live_connections } = self.live.clone();
                 // A separate task, because this one is sized for hyper's largest future and the new one is small. On
                 // shutdown the server waits for it through the socket permit in `counted`.
+                let serving = Socket::serve(socket, *feed, clock, &live_connections);
                 tokio::spawn(async move {
-                    Socket::serve(socket, *feed, clock, &live_connections).await;
+                    serving.await;
                     drop((in_progress, counted));
                 });
             }
@@ -244,7 +245,7 @@ impl Connections {
             opened = timeout_at(head_due, opening) => opened,
             // No request has been received yet, so nothing is lost by closing.
             _ = stopping.wait_for(|&stopping| stopping) => return None,
-            () = counted.slot().is_told_to_leave() => return None,
+            () = counted.slot().asked_to_close() => return None,
         };
         match opened {
             Ok(Ok(opened)) => Some(opened),

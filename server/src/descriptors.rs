@@ -18,16 +18,25 @@ impl Descriptors {
         Self { allowed: raise() }
     }
 
-    /// Returns the number of connections to allow: `wanted`, or fewer if there are not enough descriptors.
-    pub fn connections(self, wanted: usize) -> usize {
-        // With very few descriptors, half of them are for connections.
-        let reserve = limits::DESCRIPTORS_RESERVED.min(self.allowed / 2);
-        wanted.min(self.allowed - reserve).max(1)
+    /// Returns the number of client connections to allow: `wanted`, or fewer if there are not enough descriptors besides
+    /// those of the store and of connections to endpoints, of which `sockets` are wanted.
+    pub fn connections(self, wanted: usize, sockets: usize) -> usize {
+        wanted.min(self.for_sockets() - self.sockets(sockets)).max(1)
+    }
+
+    /// Returns the number of connections to endpoints to allow: `wanted`, or a quarter of what there is.
+    pub fn sockets(self, wanted: usize) -> usize {
+        wanted.min(self.for_sockets() / 4)
+    }
+
+    fn for_sockets(self) -> usize {
+        // With very few descriptors, half of them are for the store.
+        self.allowed - limits::DESCRIPTORS_RESERVED.min(self.allowed / 2)
     }
 
     /// Logs the limits on open files and on connections, as a warning if there are fewer connections than `wanted`.
-    pub fn log(self, wanted: usize) {
-        let (open_files, connections) = (self.allowed, self.connections(wanted));
+    pub fn log(self, wanted: usize, sockets: usize) {
+        let (open_files, connections) = (self.allowed, self.connections(wanted, sockets));
         if connections < wanted {
             tracing::warn!(
                 open_files,
@@ -60,11 +69,20 @@ mod tests {
 
     #[test]
     fn what_the_store_needs_is_never_for_connections() {
-        let fitting = |allowed| Descriptors { allowed }.connections(usize::MAX);
+        let fitting = |allowed| Descriptors { allowed }.connections(usize::MAX, 0);
         assert_eq!(fitting(1_048_576), 1_048_576 - limits::DESCRIPTORS_RESERVED);
         assert_eq!(fitting(256), 128);
         assert_eq!(fitting(usize::MAX), usize::MAX - limits::DESCRIPTORS_RESERVED);
         assert_eq!((fitting(1), fitting(0)), (1, 1));
-        assert_eq!(Descriptors { allowed: 1_048_576 }.connections(50_000), 50_000);
+        assert_eq!(Descriptors { allowed: 1_048_576 }.connections(50_000, 2048), 50_000);
+    }
+
+    #[test]
+    fn connections_to_endpoints_get_at_most_a_quarter_of_the_rest() {
+        let few = Descriptors { allowed: 256 };
+        assert_eq!((few.sockets(2048), few.connections(usize::MAX, 2048)), (32, 96));
+        assert_eq!((few.sockets(10), few.connections(usize::MAX, 10)), (10, 118));
+        let many = Descriptors { allowed: 1_048_576 };
+        assert_eq!((many.sockets(2048), many.connections(50_000, 2048)), (2048, 50_000));
     }
 }

@@ -72,15 +72,15 @@ pub fn of_server(subjects: Subjects) -> Vec<Duty> {
 #[derive(Clone)]
 pub struct Duty {
     name: &'static str,
-    rhythm: Rhythm,
-    place: Place,
+    schedule: Schedule,
+    nodes: Nodes,
     work: Work,
 }
 
 type Work = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 #[derive(Clone, Copy, Debug)]
-enum Rhythm {
+enum Schedule {
     /// Runs the work repeatedly, waiting this long before each run.
     Every(Duration),
     /// Runs the work once, for as long as the server runs.
@@ -88,11 +88,11 @@ enum Rhythm {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Nodes {
     /// Only on the node that is the leader.
     Leader,
     /// On every node.
-    Everywhere,
+    All,
 }
 
 impl Duty {
@@ -105,7 +105,7 @@ impl Duty {
     where
         W: Future<Output = ()> + Send + 'static,
     {
-        Self::new(name, Rhythm::Every(interval), work)
+        Self::new(name, Schedule::Every(interval), work)
     }
 
     /// Creates a duty that runs continuously on the leader. Its future is dropped when the node loses leadership and
@@ -114,19 +114,19 @@ impl Duty {
     where
         W: Future<Output = ()> + Send + 'static,
     {
-        Self::new(name, Rhythm::Lasting, work)
+        Self::new(name, Schedule::Lasting, work)
     }
 
-    fn new<W>(name: &'static str, rhythm: Rhythm, work: impl Fn() -> W + Send + Sync + 'static) -> Self
+    fn new<W>(name: &'static str, schedule: Schedule, work: impl Fn() -> W + Send + Sync + 'static) -> Self
     where
         W: Future<Output = ()> + Send + 'static,
     {
-        Self { name, rhythm, place: Place::Leader, work: Arc::new(move || Box::pin(work())) }
+        Self { name, schedule, nodes: Nodes::Leader, work: Arc::new(move || Box::pin(work())) }
     }
 
     /// Runs the duty on every node instead of only on the leader.
     pub fn on_each_node(self) -> Self {
-        Self { place: Place::Everywhere, ..self }
+        Self { nodes: Nodes::All, ..self }
     }
 
     /// Name of the duty in logs and errors.
@@ -136,15 +136,15 @@ impl Duty {
 
     /// Runs the duty. Returns only if continuous work ends, which is an error.
     async fn run(self, clock: Arc<dyn Clock>, leadership: Leadership) {
-        let mut leadership = if self.place == Place::Leader { leadership } else { Leadership::alone() };
-        match self.rhythm {
-            Rhythm::Every(interval) => loop {
+        let mut leadership = if self.nodes == Nodes::Leader { leadership } else { Leadership::alone() };
+        match self.schedule {
+            Schedule::Every(interval) => loop {
                 clock.sleep(interval).await;
                 if leadership.is_held() {
                     (self.work)().await;
                 }
             },
-            Rhythm::Lasting => loop {
+            Schedule::Lasting => loop {
                 let mut losing = leadership.clone();
                 leadership.gained().await;
                 tokio::select! {
@@ -158,7 +158,10 @@ impl Duty {
 
 impl fmt::Debug for Duty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Duty").field("name", &self.name).field("rhythm", &self.rhythm).finish_non_exhaustive()
+        f.debug_struct("Duty")
+            .field("name", &self.name)
+            .field("schedule", &self.schedule)
+            .finish_non_exhaustive()
     }
 }
 

@@ -10,8 +10,8 @@ pub fn greet(config: &Config, server: &Server) {
     let address = server.address();
     let scheme = if config.tls().is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{address}");
-    let ink = Ink::of_stdout();
-    println!("{} {} serves on {}", ink.bold("tidings"), env!("CARGO_PKG_VERSION"), ink.bold(&url));
+    let style = TerminalStyle::of_stdout();
+    println!("{} {} serves on {}", style.bold("tidings"), env!("CARGO_PKG_VERSION"), style.bold(&url));
     println!("data: {}", config.data.display());
     if let Some(address) = config.observe.metrics_listen {
         println!("metrics: http://{address}/metrics");
@@ -19,7 +19,7 @@ pub fn greet(config: &Config, server: &Server) {
     println!("try:");
     let commands = if config.dev { open_commands(&url) } else { guarded_commands(&url, server) };
     for command in commands {
-        println!("  {}", ink.hint(&command));
+        println!("  {}", style.hint(&command));
     }
 }
 
@@ -47,39 +47,45 @@ fn guarded_commands(url: &str, server: &Server) -> [String; 3] {
 }
 
 /// Terminal styles, if stdout is a terminal.
-pub struct Ink {
+pub struct TerminalStyle {
     on: bool,
 }
 
-impl Ink {
+impl TerminalStyle {
     /// Creates styles for stdout. They are off if stdout is no terminal or `NO_COLOR` is set and not empty.
     pub fn of_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty());
         Self { on: io::stdout().is_terminal() && !unwanted }
     }
 
+    /// Creates styles that are off.
+    #[cfg(test)]
+    pub fn off() -> Self {
+        Self { on: false }
+    }
+
     /// Renders text in bold.
-    pub fn bold<'a>(&self, text: &'a str) -> Inked<'a> {
-        self.ink("1", text)
+    pub fn bold<'a>(&self, text: &'a str) -> Styled<'a> {
+        self.styled("1", text)
     }
 
     /// Renders text in the colour of suggested commands.
-    pub fn hint<'a>(&self, text: &'a str) -> Inked<'a> {
-        self.ink("36", text)
+    pub fn hint<'a>(&self, text: &'a str) -> Styled<'a> {
+        self.styled("36", text)
     }
 
-    fn ink<'a>(&self, style: &'static str, text: &'a str) -> Inked<'a> {
-        Inked { style: self.on.then_some(style), text }
+    fn styled<'a>(&self, style: &'static str, text: &'a str) -> Styled<'a> {
+        Styled { style: self.on.then_some(style), text }
     }
 }
 
 /// Text with an optional terminal style.
-pub struct Inked<'a> {
+pub struct Styled<'a> {
     style: Option<&'static str>,
     text: &'a str,
 }
 
-impl fmt::Display for Inked<'_> {
+impl fmt::Display for Styled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.style {
             Some(style) => write!(f, "\x1b[{style}m{}\x1b[0m", self.text),

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::connections::{ConnectionOptions, no_room};
 use crate::early;
 use crate::pool::{Counted, InProgress, Slot};
-use crate::progress::{Progress, Withheld};
+use crate::progress::{Progress, Unparsed};
 
 /// HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,13 +135,13 @@ impl Http {
         };
         match opened.version {
             Version::One => {
-                let withheld = Withheld::default();
-                let io = TokioIo::new(io.telling(connection_handle.clone(), withheld.clone()));
+                let unparsed = Unparsed::default();
+                let io = TokioIo::new(io.reporting_to(connection_handle.clone(), unparsed.clone()));
                 // Boxed, because a task reserves memory for the largest of its possible states.
                 let mut connection = Box::pin(self.http1.serve_connection(io, routes).with_upgrades());
                 let never = std::future::pending();
                 let ended = lifetime.live(connection.as_mut(), |it| it.graceful_shutdown(), never).await;
-                if let Some((status, io)) = withheld.take() {
+                if let Some((status, io)) = unparsed.take() {
                     Box::pin(refuse(io, status, ended.err(), &slot)).await;
                 }
             }
@@ -179,7 +179,7 @@ async fn refuse(
     let refusing = timeout(limits::HEAD_TIMEOUT, early::refuse(io, told.into_response()));
     tokio::select! {
         _ = refusing => {}
-        () = slot.is_told_to_leave() => {}
+        () = slot.asked_to_close() => {}
     }
 }
 
@@ -224,7 +224,7 @@ impl ConnectionLifetime<'_> {
                     finish(connection.as_mut());
                     ending = true;
                 }
-                () = self.activity.slot.is_told_to_leave(), if leave_due.is_none() => {
+                () = self.activity.slot.asked_to_close(), if leave_due.is_none() => {
                     if !self.activity.has_begun() {
                         return Ok(());
                     }

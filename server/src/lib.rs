@@ -1,5 +1,6 @@
 //! The server as a part: wiring, sockets and the end of both. The binary adds flags and signals.
 
+pub mod bus;
 mod capabilities;
 pub mod catalog;
 pub mod config;
@@ -19,6 +20,9 @@ mod store;
 mod tls;
 mod usage;
 
+pub use bus::BusUrl;
+pub use capabilities::entities::{AuthorizeOptions, DatabaseUrl, EntityOptions, Mode, SourceOptions};
+pub use capabilities::hooks::HookOptions;
 pub use capabilities::{CapabilityError, Options as CapabilityOptions};
 pub use catalog::Catalog;
 pub use config::Config;
@@ -28,4 +32,5 @@ pub use options::{LimitOptions, ObserveOptions, TlsOptions};
 pub use projects::{StoredProjects, SystemRandomness};
 pub use serve::{Access, Server, ServerOptions, StartError};
 pub use store::StoreChoice;
+pub use tidings_api::TopicOptions;
 pub use tls::TlsError;

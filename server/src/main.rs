@@ -3,7 +3,9 @@
 mod admin;
 mod client;
 mod command;
+mod entities_command;
 mod greeting;
+mod hooks_command;
 mod logs;
 #[cfg(feature = "otlp")]
 mod otlp;

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use tidings_engine::metrics::Held;
+use tidings_engine::metrics::GaugeGuard;
 use tidings_model::limits::{self, Limit};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -29,7 +29,7 @@ pub struct Pool {
     /// Permits for open sockets: regular slots, the reserve, and connections that were asked to close but are still
     /// open.
     sockets: Arc<Semaphore>,
-    places: Mutex<Places>,
+    table: Mutex<SlotTable>,
     /// Number of idle connections with a regular slot.
     idle: AtomicUsize,
     /// Number of connections that were asked to close but are still open.
@@ -42,7 +42,7 @@ pub struct Pool {
 }
 
 #[derive(Default)]
-struct Places {
+struct SlotTable {
     /// Number of connections with a regular slot.
     regular: usize,
     /// Connections that have, or had, a regular slot. Entries of closed connections are removed lazily.
@@ -57,7 +57,7 @@ struct Places {
 pub struct Slot {
     pool: Arc<Pool>,
     state: Mutex<State>,
-    told_to_leave: Notify,
+    close_requested: Notify,
 }
 
 struct State {
@@ -82,7 +82,7 @@ enum Class {
 pub struct Counted {
     slot: Arc<Slot>,
     _socket: OwnedSemaphorePermit,
-    _open: Held,
+    _open: GaugeGuard,
 }
 
 impl Counted {
@@ -125,7 +125,7 @@ impl Pool {
         Arc::new(Self {
             limit,
             sockets: Arc::new(Semaphore::new(limit + limits::CONNECTIONS_RESERVED)),
-            places: Mutex::default(),
+            table: Mutex::default(),
             idle: AtomicUsize::new(0),
             leaving: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -152,61 +152,60 @@ impl Pool {
         if self.leaving.load(Ordering::SeqCst) > 0 {
             return;
         }
-        let mut places = self.places();
-        places.reserve.retain(|slot| slot.strong_count() > 0);
-        let reserve: Vec<_> = places.reserve.iter().filter_map(Weak::upgrade).collect();
+        let mut table = self.table();
+        table.reserve.retain(|slot| slot.strong_count() > 0);
+        let reserve: Vec<_> = table.reserve.iter().filter_map(Weak::upgrade).collect();
         let idle = reserve.iter().filter_map(|slot| Some((slot.idle_since(Class::Reserve)?, slot)));
-        let told =
-            idle.min_by_key(|(since, _)| *since).is_some_and(|(since, slot)| slot.tell_to_leave(since));
+        let told = idle.min_by_key(|(since, _)| *since).is_some_and(|(since, slot)| slot.ask_to_close(since));
         if !told {
-            self.evict(&mut places);
+            self.evict(&mut table);
         }
     }
 
     /// Assigns a slot to a new connection: a regular one if possible, otherwise one of the reserve.
     pub fn slot(self: &Arc<Self>, socket: OwnedSemaphorePermit) -> Counted {
-        let mut places = self.places();
-        if places.regular >= self.limit {
+        let mut table = self.table();
+        if table.regular >= self.limit {
             self.counts.limit_hits().count(Limit::Connections);
         }
-        let class = self.regular(&mut places).map_or(Class::Reserve, |()| Class::Regular);
+        let class = self.regular(&mut table).map_or(Class::Reserve, |()| Class::Regular);
         let idle_since = self.moments.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::new(State { class, requests: 0, idle_since });
-        let slot = Arc::new(Slot { pool: self.clone(), state, told_to_leave: Notify::new() });
+        let slot = Arc::new(Slot { pool: self.clone(), state, close_requested: Notify::new() });
         let list = match class {
-            Class::Reserve => &mut places.reserve,
+            Class::Reserve => &mut table.reserve,
             _ => {
                 self.idle.fetch_add(1, Ordering::SeqCst);
-                &mut places.slots
+                &mut table.slots
             }
         };
         enlist(list, &slot);
-        drop(places);
+        drop(table);
         Counted { slot, _socket: socket, _open: self.counts.hold_open() }
     }
 
     /// Takes a regular slot, evicting the longest-idle connection if none is free.
-    fn regular(&self, places: &mut Places) -> Result<(), Full> {
-        if places.regular >= self.limit && !self.evict(places) {
+    fn regular(&self, table: &mut SlotTable) -> Result<(), Full> {
+        if table.regular >= self.limit && !self.evict(table) {
             return Err(Full);
         }
-        places.regular += 1;
+        table.regular += 1;
         Ok(())
     }
 
     /// Asks the longest-idle regular connection to close and frees its slot. Returns false if none is idle.
-    fn evict(&self, places: &mut Places) -> bool {
+    fn evict(&self, table: &mut SlotTable) -> bool {
         while self.idle.load(Ordering::SeqCst) > 0 {
             // A candidate that is still idle since the recorded moment has been idle longer than any connection that
             // is not a candidate.
-            while let Some((since, slot)) = places.candidates.pop() {
-                if slot.upgrade().is_some_and(|slot| slot.tell_to_leave(since)) {
-                    places.regular -= 1;
+            while let Some((since, slot)) = table.candidates.pop() {
+                if slot.upgrade().is_some_and(|slot| slot.ask_to_close(since)) {
+                    table.regular -= 1;
                     return true;
                 }
             }
-            places.slots.retain(|slot| slot.strong_count() > 0);
-            let idle = places
+            table.slots.retain(|slot| slot.strong_count() > 0);
+            let idle = table
                 .slots
                 .iter()
                 .filter_map(|slot| Some((slot.upgrade()?.idle_since(Class::Regular)?, slot.clone())));
@@ -219,7 +218,7 @@ impl Pool {
                 idle.truncate(CANDIDATES);
             }
             idle.sort_unstable_by_key(|(since, _)| std::cmp::Reverse(*since));
-            places.candidates = idle;
+            table.candidates = idle;
         }
         false
     }
@@ -230,8 +229,8 @@ impl Pool {
         let _ = self.sockets.acquire_many(all).await;
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().expect("nobody panics while holding the places")
+    fn table(&self) -> MutexGuard<'_, SlotTable> {
+        self.table.lock().expect("nobody panics while holding the table of slots")
     }
 }
 
@@ -264,10 +263,10 @@ impl Slot {
     /// Starts a request. On a reserve connection this needs a regular slot; without one, only a request with `always`
     /// set is let through.
     pub fn begin(self: &Arc<Self>, always: bool) -> Result<InProgress, Full> {
-        // Lock order: places before state.
+        // Lock order: table before state.
         if self.state().class == Class::Reserve {
-            let mut places = self.pool.places();
-            let promoted = self.pool.regular(&mut places);
+            let mut table = self.pool.table();
+            let promoted = self.pool.regular(&mut table);
             if promoted.is_err() && !always {
                 return Err(Full);
             }
@@ -279,10 +278,10 @@ impl Slot {
                         if state.requests == 0 {
                             self.pool.idle.fetch_add(1, Ordering::SeqCst);
                         }
-                        enlist(&mut places.slots, self);
+                        enlist(&mut table.slots, self);
                     }
                     // A concurrent request changed the class first, so the slot taken above is returned.
-                    Class::Regular | Class::Upgraded | Class::Leaving => places.regular -= 1,
+                    Class::Regular | Class::Upgraded | Class::Leaving => table.regular -= 1,
                 }
             }
         }
@@ -308,7 +307,7 @@ impl Slot {
         }
         drop(state);
         if class == Class::Reserve {
-            self.tell_to_leave(since);
+            self.ask_to_close(since);
         } else if self.pool.waiting.load(Ordering::SeqCst) > 0 {
             self.pool.make_room();
         }
@@ -331,8 +330,8 @@ impl Slot {
     }
 
     /// Waits until the connection is asked to close.
-    pub async fn is_told_to_leave(&self) {
-        self.told_to_leave.notified().await;
+    pub async fn asked_to_close(&self) {
+        self.close_requested.notified().await;
     }
 
     fn idle_since(&self, class: Class) -> Option<u64> {
@@ -341,7 +340,7 @@ impl Slot {
     }
 
     /// Asks the connection to close if it has been idle since the moment `since`. Returns whether it was asked.
-    fn tell_to_leave(&self, since: u64) -> bool {
+    fn ask_to_close(&self, since: u64) -> bool {
         let mut state = self.state();
         if state.requests > 0 || state.idle_since != since {
             return false;
@@ -355,16 +354,16 @@ impl Slot {
         drop(state);
         self.pool.leaving.fetch_add(1, Ordering::SeqCst);
         self.pool.counts.evicted().count();
-        self.told_to_leave.notify_one();
+        self.close_requested.notify_one();
         true
     }
 
     /// Releases the slot when the connection has closed.
     fn give_up(&self) {
-        let mut places = self.pool.places();
+        let mut table = self.pool.table();
         let state = self.state();
         match state.class {
-            Class::Regular | Class::Upgraded => places.regular -= 1,
+            Class::Regular | Class::Upgraded => table.regular -= 1,
             Class::Leaving => drop(self.pool.leaving.fetch_sub(1, Ordering::SeqCst)),
             Class::Reserve => {}
         }
@@ -393,7 +392,7 @@ mod tests {
     }
 
     fn has_left(counted: &Counted) -> bool {
-        counted.slot().is_told_to_leave().now_or_never().is_some()
+        counted.slot().asked_to_close().now_or_never().is_some()
     }
 
     #[test]
@@ -410,7 +409,7 @@ mod tests {
         let sixth = taken(&pool);
         assert!(has_left(&fourth) && !has_left(&first), "the one was idle before the other");
         drop((first, second, third, fourth, fifth, sixth));
-        assert_eq!(pool.places().regular, 0);
+        assert_eq!(pool.table().regular, 0);
         assert_eq!((pool.idle.load(Ordering::SeqCst), pool.leaving.load(Ordering::SeqCst)), (0, 0));
     }
 
@@ -430,7 +429,7 @@ mod tests {
         let promoted = third.slot().begin(false).expect("the first makes room");
         assert!(has_left(&first) && !promoted.is_last());
         drop((promoted, first, second, third));
-        assert_eq!((pool.places().regular, pool.idle.load(Ordering::SeqCst)), (0, 0));
+        assert_eq!((pool.table().regular, pool.idle.load(Ordering::SeqCst)), (0, 0));
     }
 
     #[test]

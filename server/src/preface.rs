@@ -46,6 +46,11 @@ impl<I: AsyncRead + Unpin> AsyncRead for Rewound<I> {
         let part = (self.end - self.next).min(buffer.remaining());
         buffer.put_slice(&self.head[self.next..self.next + part]);
         self.next += part;
+        if buffer.remaining() > 0 {
+            // More in the same read, if it is there: hyper doubles the size of its buffer for the rest of a head
+            // that comes in two. An error is that of the connection, so the next read meets it again.
+            let _ = Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -92,5 +97,17 @@ mod tests {
             io.read_to_end(&mut read).await.expect("readable");
             assert_eq!(read, sent);
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_comes_in_one_read_with_what_follows() {
+        let sent = &b"GET /v1/stream/orders?offset=-1 HTTP/1.1\r\n"[..];
+        let (mut io, _) = detect(sent).await.expect("readable");
+        let mut read = [0; 100];
+        assert_eq!(io.read(&mut read).await.expect("readable"), sent.len());
+        let (mut io, _) = detect(sent).await.expect("readable");
+        assert_eq!(io.read(&mut read[..10]).await.expect("readable"), 10, "no more than there is room for");
+        assert_eq!(io.read(&mut read[10..]).await.expect("readable"), sent.len() - 10);
+        assert_eq!(&read[..sent.len()], sent);
     }
 }

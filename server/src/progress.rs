@@ -2,7 +2,7 @@
 //!
 //! It closes a connection whose client stops reading, so that a response is not held in memory forever. It detects
 //! when the client closes the connection during a live response. It also suppresses the bare error responses
-//! that hyper generates for requests it cannot parse, and hands the connection back through [`Withheld`], so that the
+//! that hyper generates for requests it cannot parse, and hands the connection back through [`Unparsed`], so that the
 //! server can send a full error message.
 
 use std::io::{self, IoSlice};
@@ -20,37 +20,37 @@ use tokio::time::{Sleep, sleep};
 /// A connection as hyper sees it. A write that makes no progress within the timeout fails; a connection with nothing
 /// to write has no time limit here.
 pub struct Progress<I> {
-    /// The connection; `None` after it was handed back through `withheld`.
+    /// The connection; `None` after it was handed back through `unparsed`.
     io: Option<I>,
-    patience: Patience,
+    write_timeout: WriteTimeout,
     /// Notified when the client has closed its side.
     connection_handle: Option<ConnectionHandle>,
     /// What a read-ahead has found while hyper was not reading.
-    ahead: Ahead,
+    read_ahead: ReadAhead,
     /// The status of the suppressed error response, once hyper has written one, and where to hand the connection
     /// back.
-    withheld: Option<(Option<u16>, Withheld<I>)>,
+    unparsed: Option<(Option<u16>, Unparsed<I>)>,
 }
 
 /// Receives the connection when hyper could not parse a request.
-pub struct Withheld<I>(Arc<Mutex<Option<Unread<I>>>>);
+pub struct Unparsed<I>(Arc<Mutex<Option<Unread<I>>>>);
 
 /// The status that hyper chose for a request it could not parse, and the connection.
 type Unread<I> = (u16, Box<I>);
 
-impl<I> Clone for Withheld<I> {
+impl<I> Clone for Unparsed<I> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<I> Default for Withheld<I> {
+impl<I> Default for Unparsed<I> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<I> Withheld<I> {
+impl<I> Unparsed<I> {
     /// Takes the status hyper chose and the connection, on which no response has been sent yet.
     pub fn take(&self) -> Option<Unread<I>> {
         self.0.lock().expect("nobody panics while holding it").take()
@@ -58,7 +58,7 @@ impl<I> Withheld<I> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ahead {
+enum ReadAhead {
     Nothing,
     /// The client sent this byte; the next read returns it first.
     Byte(u8),
@@ -69,20 +69,30 @@ enum Ahead {
 impl<I> Progress<I> {
     /// Wraps a connection. A write fails when the client reads nothing for `timeout`.
     pub fn new(io: I, timeout: Duration, limit_hits: LimitHits) -> Self {
-        let patience = Patience { timeout, limit_hits, waits: Waits::Not };
-        Self { io: Some(io), patience, connection_handle: None, ahead: Ahead::Nothing, withheld: None }
+        let pending = PendingWrite::Not;
+        let write_timeout = WriteTimeout { timeout, connection_handle: None, limit_hits, pending };
+        Self {
+            io: Some(io),
+            write_timeout,
+            connection_handle: None,
+            read_ahead: ReadAhead::Nothing,
+            unparsed: None,
+        }
     }
 
     /// For HTTP/1.1: also notifies `connection_handle` when the client has closed its side, and hands the connection
-    /// back through `withheld` when hyper cannot parse a request.
+    /// back through `unparsed` when hyper cannot parse a request.
     #[must_use]
-    pub fn telling(self, connection_handle: ConnectionHandle, withheld: Withheld<I>) -> Self {
-        Self { connection_handle: Some(connection_handle), withheld: Some((None, withheld)), ..self }
+    pub fn reporting_to(self, connection_handle: ConnectionHandle, unparsed: Unparsed<I>) -> Self {
+        let write_timeout =
+            WriteTimeout { connection_handle: Some(connection_handle.clone()), ..self.write_timeout };
+        let (connection_handle, unparsed) = (Some(connection_handle), Some((None, unparsed)));
+        Self { write_timeout, connection_handle, unparsed, ..self }
     }
 
     /// Returns whether these bytes are, or follow, an error response of hyper's own and must not be sent.
-    fn withholds(&mut self, bytes: &[u8]) -> bool {
-        let Some((status, _)) = &mut self.withheld else { return false };
+    fn suppresses(&mut self, bytes: &[u8]) -> bool {
+        let Some((status, _)) = &mut self.unparsed else { return false };
         *status = status.or(refusal_of_hyper(bytes));
         status.is_some()
     }
@@ -107,58 +117,61 @@ impl<I: AsyncRead + Unpin> Progress<I> {
         else {
             return;
         };
-        let Some(io) = self.io.as_mut().filter(|_| self.ahead == Ahead::Nothing) else { return };
+        let Some(io) = self.io.as_mut().filter(|_| self.read_ahead == ReadAhead::Nothing) else { return };
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
         let Poll::Ready(read) = Pin::new(io).poll_read(cx, &mut buffer) else { return };
-        self.ahead = match (read, buffer.filled()) {
-            (Ok(()), &[byte]) => Ahead::Byte(byte),
+        self.read_ahead = match (read, buffer.filled()) {
+            (Ok(()), &[byte]) => ReadAhead::Byte(byte),
             (Ok(()), _) | (Err(_), _) => {
                 connection_handle.leave();
                 // Wake the task so that the response is polled again and ends.
                 cx.waker().wake_by_ref();
-                Ahead::End
+                ReadAhead::End
             }
         };
     }
 }
 
-struct Patience {
+struct WriteTimeout {
     timeout: Duration,
+    /// Says when the connection has a limit of its own instead.
+    connection_handle: Option<ConnectionHandle>,
     limit_hits: LimitHits,
-    waits: Waits,
+    pending: PendingWrite,
 }
 
-enum Waits {
+enum PendingWrite {
     Not,
     /// A write has been pending since the timer was started. No timer exists while every write completes at once.
     Until(Pin<Box<Sleep>>),
     TooLong,
 }
 
-impl Patience {
+impl WriteTimeout {
     /// Returns the result of a write, or a timeout error if it has been pending for too long.
     fn validate<T>(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if wrote.is_ready() {
-            self.waits = Waits::Not;
+        let limits_itself = self.connection_handle.as_ref().is_some_and(ConnectionHandle::limits_itself);
+        if wrote.is_ready() || limits_itself {
+            self.pending = PendingWrite::Not;
             return wrote;
         }
         let timeout = self.timeout;
-        if matches!(self.waits, Waits::Not) {
-            self.waits = Waits::Until(Box::pin(sleep(timeout)));
+        if matches!(self.pending, PendingWrite::Not) {
+            self.pending = PendingWrite::Until(Box::pin(sleep(timeout)));
         }
-        if let Waits::Until(due) = &mut self.waits {
+        if let PendingWrite::Until(due) = &mut self.pending {
             if due.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
             self.limit_hits.count(Limit::WriteTime);
-            self.waits = Waits::TooLong;
+            self.pending = PendingWrite::TooLong;
         }
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing")))
     }
 }
 
-fn given_back<T>() -> Poll<io::Result<T>> {
+fn handed_back<T>() -> Poll<io::Result<T>> {
     Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
 }
 
@@ -168,29 +181,29 @@ impl<I: AsyncRead + Unpin> AsyncRead for Progress<I> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.ahead {
-            Ahead::Nothing => {}
-            Ahead::Byte(_) if buffer.remaining() == 0 => return Poll::Ready(Ok(())),
-            Ahead::Byte(byte) => {
+        match self.read_ahead {
+            ReadAhead::Nothing => {}
+            ReadAhead::Byte(_) if buffer.remaining() == 0 => return Poll::Ready(Ok(())),
+            ReadAhead::Byte(byte) => {
                 buffer.put_slice(&[byte]);
-                self.ahead = Ahead::Nothing;
+                self.read_ahead = ReadAhead::Nothing;
                 return Poll::Ready(Ok(()));
             }
-            Ahead::End => return Poll::Ready(Ok(())),
+            ReadAhead::End => return Poll::Ready(Ok(())),
         }
-        let Some(io) = &mut self.io else { return given_back() };
+        let Some(io) = &mut self.io else { return handed_back() };
         Pin::new(io).poll_read(cx, buffer)
     }
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.withholds(bytes) {
+        if self.suppresses(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
+        let Self { io: Some(io), write_timeout, .. } = &mut *self else { return handed_back() };
         let wrote = Pin::new(io).poll_write(cx, bytes);
-        patience.validate(cx, wrote)
+        write_timeout.validate(cx, wrote)
     }
 
     fn poll_write_vectored(
@@ -198,12 +211,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if parts.first().is_some_and(|first| self.withholds(first)) {
+        if parts.first().is_some_and(|first| self.suppresses(first)) {
             return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
         }
-        let Self { io: Some(io), patience, .. } = &mut *self else { return given_back() };
+        let Self { io: Some(io), write_timeout, .. } = &mut *self else { return handed_back() };
         let wrote = Pin::new(io).poll_write_vectored(cx, parts);
-        patience.validate(cx, wrote)
+        write_timeout.validate(cx, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -212,20 +225,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Progress<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.watch(cx);
-        let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
+        let Self { io: Some(io), write_timeout, .. } = &mut *self else { return Poll::Ready(Ok(())) };
         let flushed = Pin::new(io).poll_flush(cx);
-        patience.validate(cx, flushed)
+        write_timeout.validate(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Self { io, withheld: Some((Some(status), withheld)), .. } = &mut *self
+        if let Self { io, unparsed: Some((Some(status), unparsed)), .. } = &mut *self
             && let Some(io) = io.take()
         {
-            *withheld.0.lock().expect("nobody panics while holding it") = Some((*status, Box::new(io)));
+            *unparsed.0.lock().expect("nobody panics while holding it") = Some((*status, Box::new(io)));
         }
-        let Self { io: Some(io), patience, .. } = &mut *self else { return Poll::Ready(Ok(())) };
+        let Self { io: Some(io), write_timeout, .. } = &mut *self else { return Poll::Ready(Ok(())) };
         let shut = Pin::new(io).poll_shutdown(cx);
-        patience.validate(cx, shut)
+        write_timeout.validate(cx, shut)
     }
 }
 
@@ -242,7 +255,7 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(4);
         let mut io = Progress::new(ours, SOON, LimitHits::new(&Metrics::new()));
         io.write_all(b"1234").await.expect("there is room");
-        assert!(matches!(io.patience.waits, Waits::Not), "there is no timer for it");
+        assert!(matches!(io.write_timeout.pending, PendingWrite::Not), "there is no timer for it");
         let read = tokio::spawn(async move {
             let mut taken = [0; 8];
             theirs.read_exact(&mut taken).await.expect("all of it");

@@ -7,9 +7,9 @@ use serde_json::json;
 use tidings_auth::Key;
 use tidings_model::ProjectId;
 
-use crate::admin::{Made, Stopped, Store, Where};
+use crate::admin::{AdminTarget, CreatedKey, Stopped, Store};
 use crate::command::CommandError;
-use crate::greeting::Ink;
+use crate::greeting::TerminalStyle;
 
 /// Create, list and remove projects and their keys.
 ///
@@ -50,7 +50,7 @@ struct Create {
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
-    place: Where,
+    target: AdminTarget,
 }
 
 #[derive(Debug, Args)]
@@ -59,7 +59,7 @@ struct List {
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
-    place: Where,
+    target: AdminTarget,
 }
 
 #[derive(Debug, Args)]
@@ -71,7 +71,7 @@ struct RotateKey {
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
-    place: Where,
+    target: AdminTarget,
 }
 
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ struct RemoveKey {
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
-    place: Where,
+    target: AdminTarget,
 }
 
 #[derive(Debug, Args)]
@@ -97,7 +97,7 @@ struct Remove {
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
-    place: Where,
+    target: AdminTarget,
 }
 
 #[derive(Debug, Args)]
@@ -132,23 +132,23 @@ impl ProjectCommand {
     /// Runs the command.
     pub fn run(self) -> Result<(), CommandError> {
         match self.verb {
-            Verb::Create(Create { name, key, form, place }) => {
+            Verb::Create(Create { name, key, form, target }) => {
                 let key = key.map(|key| Key::parse(&key)).transpose()?;
-                form.print_made(&place.open(Store::MayBeNew)?.create(&name, key)?);
+                form.print_made(&target.open(Store::MayBeNew)?.create(&name, key)?);
             }
-            Verb::List(List { form, place }) => form.print_list(place)?,
-            Verb::RotateKey(RotateKey { name, form, place }) => {
-                form.print_made(&place.open(Store::MustBeThere)?.rotate_key(&name)?);
+            Verb::List(List { form, target }) => form.print_list(target)?,
+            Verb::RotateKey(RotateKey { name, form, target }) => {
+                form.print_made(&target.open(Store::MustBeThere)?.rotate_key(&name)?);
             }
-            Verb::RemoveKey(RemoveKey { name, kid, form, place }) => {
-                place.open(Store::MustBeThere)?.remove_key(&name, &kid)?;
+            Verb::RemoveKey(RemoveKey { name, kid, form, target }) => {
+                target.open(Store::MustBeThere)?.remove_key(&name, &kid)?;
                 form.print_removed(
                     &json!({ "project": name.as_str(), "kid": kid }),
                     &format!("key {kid} of {name}"),
                 );
             }
-            Verb::Remove(Remove { name, form, place }) => {
-                place.open(Store::MustBeThere)?.remove(&name)?;
+            Verb::Remove(Remove { name, form, target }) => {
+                target.open(Store::MustBeThere)?.remove(&name)?;
                 form.print_removed(&json!({ "project": name.as_str() }), &format!("project {name}"));
             }
         }
@@ -157,29 +157,29 @@ impl ProjectCommand {
 }
 
 impl Form {
-    fn print_made(&self, made: &Made) {
-        let Made { project, kid, key, api_key } = made;
+    fn print_made(&self, made: &CreatedKey) {
+        let CreatedKey { project, kid, key, api_key } = made;
         if self.json {
             println!("{}", json!({ "project": project, "kid": kid, "key": key, "apiKey": api_key }));
             return;
         }
-        let ink = Ink::of_stdout();
-        println!("project  {}", ink.bold(project));
+        let style = TerminalStyle::of_stdout();
+        println!("project  {}", style.bold(project));
         println!("kid      {kid}");
-        println!("key      {}", ink.bold(key));
-        println!("API key  {}", ink.bold(api_key));
+        println!("key      {}", style.bold(key));
+        println!("API key  {}", style.bold(api_key));
         println!("The key signs tokens, the API key hands in events. Neither is shown again.");
     }
 
-    fn print_list(&self, place: Where) -> Result<(), CommandError> {
-        let projects = place.open(Store::MustBeThere)?.list()?;
+    fn print_list(&self, target: AdminTarget) -> Result<(), CommandError> {
+        let projects = target.open(Store::MustBeThere)?.list()?;
         if self.json {
             let projects = projects.iter().map(|one| json!({ "project": one.project, "kids": one.kids }));
             println!("{}", json!({ "projects": projects.collect::<Vec<_>>() }));
             return Ok(());
         }
         for one in &projects {
-            println!("{}  {}", Ink::of_stdout().bold(&one.project), one.kids.join(" "));
+            println!("{}  {}", TerminalStyle::of_stdout().bold(&one.project), one.kids.join(" "));
         }
         if projects.is_empty() {
             println!("there are no projects; create one: tidings project create NAME");

@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use tidings_api::{
     Api, BodyBudget, Drain, FastPath, LiveConnections, LiveContext, Observe, Parts, RequestLimiter,
-    RequestLimits,
+    RequestLimits, TopicHubs,
 };
 use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
+use tidings_egress::AllowList;
 use tidings_embedded::{DirectoryLock, OpenError};
+use tidings_engine::bus::messages::MessageBus;
 use tidings_engine::deliver::Channels;
 use tidings_engine::duty::{Leadership, Stopped};
+use tidings_engine::journal::Journals;
 use tidings_engine::{Bus, Clock, LimitHits, Metrics, Rng};
+use tidings_hooks::Hooks;
 use tidings_model::limits;
 use tidings_rooms::Rooms;
 use tidings_sessions::Sessions;
@@ -21,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::bus::BusUrl;
 use crate::capabilities::{self, Capabilities, CapabilityError, Foundation};
 use crate::connections::{self, ConnectionOptions, Connections, Counts};
 use crate::duties::{self, Duties, Duty, Subjects};
@@ -33,6 +38,8 @@ use crate::usage;
 
 /// Time that a stopping server waits for responses in progress before it cuts their connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between looks whether the store is closed.
+const CLOSING: Duration = Duration::from_millis(1);
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +86,8 @@ pub struct ServerOptions {
     pub seed: u64,
     /// Options of the capabilities.
     pub capabilities: capabilities::Options,
+    /// The broker that connects this node with others. Default: none, for a node alone.
+    pub bus: Option<BusUrl>,
     /// Limits on requests and connections.
     pub limits: LimitOptions,
     /// Who may use the server.
@@ -102,6 +111,7 @@ impl ServerOptions {
             clock,
             seed: 0,
             capabilities: capabilities::Options::default(),
+            bus: None,
             limits: LimitOptions::default(),
             access: Access::default(),
             tls: None,
@@ -141,7 +151,7 @@ pub struct Server {
     serving_metrics: Option<JoinHandle<()>>,
     duties: Duties,
     /// Keeps other processes from opening the store.
-    _lock: Option<DirectoryLock>,
+    lock: Option<DirectoryLock>,
 }
 
 impl Server {
@@ -160,15 +170,28 @@ impl Server {
             StoreChoice::Memory => String::new(),
             StoreChoice::Embedded { data, .. } => format!(" --data {}", data.display()),
         };
+        let mut capabilities = options.capabilities;
+        if options.access.dev {
+            // So that a newcomer's first hook can call a receiver on the same machine.
+            capabilities.hooks.allow_targets.get_or_insert_with(AllowList::loopback);
+        }
         let opened = options.store.open(&bus, &clock, &metrics)?;
         let gate = open_gate(opened.store.clone(), options.access, clock.clone(), data)?;
-        let connection_options = options.limits.connections(options.capabilities.streams.slow_reader_timeout);
+        let slow_readers = [capabilities.streams.slow_reader_timeout, capabilities.topics.slow_consumer];
+        let connection_options =
+            options.limits.connections(slow_readers.into_iter().max().unwrap_or_default());
         let rng = Arc::new(Rng::seeded(options.seed));
         let capabilities = {
             let (bus, clock, rng, metrics) = (bus.clone(), clock.clone(), rng.clone(), metrics.clone());
             let leadership = options.leadership.clone();
-            let foundation = Foundation { store: opened.store, bus, clock, rng, metrics, leadership };
-            Capabilities::open(&foundation, options.capabilities).await?
+            let (store, journals, projects) = (opened.store, Journals::default(), gate.projects().clone());
+            let messages = match options.bus {
+                None => None,
+                Some(url) => Some(join_cluster(url, &clock, &rng, &metrics).await),
+            };
+            let foundation =
+                Foundation { store, bus, messages, clock, rng, metrics, projects, leadership, journals };
+            Capabilities::open(&foundation, capabilities).await?
         };
         let projects = gate.projects().clone();
         let (drain, drained) = Drain::new();
@@ -187,11 +210,17 @@ impl Server {
         let observe = Arc::new(Observe::new(&metrics, clock.clone(), &rng, options.observe.spans));
         let request_limiter = Arc::new(RequestLimiter::new(options.limits.request_limiter(), clock.clone()));
         let metrics_access = options.observe.metrics_access;
-        let Capabilities { streams, sessions, rooms } = capabilities.clone();
+        let Capabilities { streams, sessions, subscriptions, rooms, hooks, topics, entities } =
+            capabilities.clone();
         let api = Api::new(Parts {
             streams,
             sessions,
+            subscriptions,
             rooms,
+            hooks,
+            topics,
+            entities: entities.entities,
+            entity_sockets: entities.sockets,
             gate,
             rng,
             drained,
@@ -242,7 +271,7 @@ impl Server {
             serving,
             serving_metrics,
             duties,
-            _lock: opened.lock,
+            lock: opened.lock,
         })
     }
 
@@ -291,6 +320,16 @@ impl Server {
         &self.capabilities.rooms
     }
 
+    /// The hooks of this server.
+    pub fn hooks(&self) -> &Hooks {
+        &self.capabilities.hooks
+    }
+
+    /// The topics of this server.
+    pub fn topics(&self) -> &TopicHubs {
+        &self.capabilities.topics
+    }
+
     /// The sessions of this server.
     pub fn sessions(&self) -> &Sessions {
         &self.capabilities.sessions
@@ -331,6 +370,9 @@ impl Server {
         }
         // Duties may hold the store, and the store has to be closed when this returns.
         self.duties.stop().await;
+        self.capabilities.entities.leave().await;
+        drop((self.capabilities, self.projects, self.live_connections));
+        closed(self.lock).await;
         served
     }
 }
@@ -350,6 +392,34 @@ impl LimitOptions {
             write_timeout: self.write_timeout.max(slow_reader_timeout),
         }
     }
+}
+
+/// Waits until the store is closed: tasks that were cancelled hold it for a moment longer.
+async fn closed(lock: Option<DirectoryLock>) {
+    let Some(lock) = lock else { return };
+    let closing = async {
+        while lock.is_in_use() {
+            tokio::time::sleep(CLOSING).await;
+        }
+    };
+    if tokio::time::timeout(STOP_TIMEOUT, closing).await.is_err() {
+        tracing::warn!("the store is still in use");
+    }
+}
+
+/// Connects to the broker that the nodes of a cluster share. If it is away, the server starts all the same, and joins the
+/// others when it is there.
+async fn join_cluster(
+    url: BusUrl,
+    clock: &Arc<dyn Clock>,
+    rng: &Arc<Rng>,
+    metrics: &Metrics,
+) -> Arc<dyn MessageBus> {
+    let (clock, rng, metrics) = (clock.clone(), rng.clone(), metrics.clone());
+    let bus =
+        url.connect(tidings_broker::Options::default(), tidings_broker::Context { clock, rng, metrics });
+    bus.attempted().await;
+    Arc::new(bus)
 }
 
 async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {

@@ -106,7 +106,9 @@ async fn serve(mut config: Config) -> Result<Ended, CommandError> {
     // Before anything else: a signal that comes while the store is read is heard, too.
     let mut signals = Signals::listen()?;
     let (descriptors, wanted) = (Descriptors::raised(), config.limits.connections);
-    config.limits.connections = descriptors.connections(wanted);
+    let sockets = config.capabilities.hooks.egress.sockets;
+    config.limits.connections = descriptors.connections(wanted, sockets);
+    config.capabilities.hooks.egress.sockets = descriptors.sockets(sockets);
     let options = config.clone().into_options(Arc::new(|_| exit_now()));
     // In a task of its own, since it may take long without a pause.
     let starting = tokio::spawn(Server::start(options));
@@ -117,7 +119,7 @@ async fn serve(mut config: Config) -> Result<Ended, CommandError> {
             return Ok(Ended::WhileStarting);
         }
     };
-    descriptors.log(wanted);
+    descriptors.log(wanted, sockets);
     greet(&config, &server);
     serve_until_told(server, signals).await.map(|()| Ended::Served)
 }

@@ -27,7 +27,13 @@ pub enum StoreChoice {
 
 /// A store that holds the whole catalog. It implements the store trait of every capability.
 pub trait Store:
-    tidings_streams::Store + tidings_sessions::Store + tidings_rooms::Store + tidings_auth::Store
+    tidings_streams::Store
+    + tidings_sessions::Store
+    + tidings_subscriptions::Store
+    + tidings_rooms::Store
+    + tidings_hooks::Store
+    + tidings_entities::Store
+    + tidings_auth::Store
 {
     /// Calls `look` with the current catalog.
     fn show(&self, look: &mut dyn FnMut(&Catalog));
@@ -69,8 +75,8 @@ impl StoreChoice {
                 let secret = projects::secret();
                 let options = tidings_embedded::Options { secret, metrics: metrics.clone(), ..options };
                 let store = Arc::new(Embedded::<Catalog>::open(disk, options, bus.clone(), clock.clone())?);
-                let tended = store.clone();
-                Ok(Opened { store, lock: Some(lock), upkeep: Arc::new(move || tended.tend()) })
+                let merging = store.clone();
+                Ok(Opened { store, lock: Some(lock), upkeep: Arc::new(move || merging.merge_now()) })
             }
         }
     }

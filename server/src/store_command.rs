@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use clap::{Args, Subcommand};
 use tidings_embedded::checkpoint::MANIFEST;
 use tidings_embedded::tools::{Snapshot, backup, check, truncate};
 use tidings_embedded::{DirectoryLock, Folder};
+use tidings_engine::log::{Row, RowTable};
 use tidings_model::{LogId, Position};
 use tidings_server::Catalog;
 
@@ -27,8 +29,10 @@ enum Verb {
     /// Read every file of a stopped store and report all damage.
     #[command(after_help = "Example:\n  tidings store check ./tidings-data")]
     Check(Dir),
-    /// Print the streams and records of a stopped store.
-    #[command(after_help = "Example:\n  tidings store dump ./tidings-data --stream shop/orders")]
+    /// Print the streams and records of a stopped store, or its cold rows.
+    #[command(after_help = "Examples:\n  \
+        tidings store dump ./tidings-data --stream shop/orders\n  \
+        tidings store dump ./tidings-data --rows")]
     Dump(Dump),
     /// Print the sizes and counts of a stopped store.
     #[command(after_help = "Example:\n  tidings store stats ./tidings-data")]
@@ -54,6 +58,9 @@ struct Dump {
     /// Print only this stream, named as project/id.
     #[arg(long)]
     stream: Option<String>,
+    /// Print the rows of the tables that are too large for memory, instead of streams.
+    #[arg(long, conflicts_with = "stream")]
+    rows: bool,
 }
 
 #[derive(Debug, Args)]
@@ -115,6 +122,7 @@ fn run_stats(dir: &Path) -> Result<(), CommandError> {
     println!("streams          {}", snapshot.tables().streams.iter().count());
     println!("logs             {}", stats.logs);
     println!("segments         {} ({} bytes, {} runs)", stats.segments, stats.segment_bytes, stats.runs);
+    println!("rows             {} files ({} bytes)", stats.row_files, stats.row_bytes);
     println!("checkpoint       {} bytes", stats.checkpoint_bytes);
     println!("write-ahead log  {} bytes", stats.wal_bytes);
     Ok(())
@@ -123,9 +131,12 @@ fn run_stats(dir: &Path) -> Result<(), CommandError> {
 fn run_dump(dump: &Dump) -> Result<(), CommandError> {
     let (_lock, folder) = stopped(&dump.dir)?;
     let snapshot = Snapshot::<Catalog>::load(&folder)?;
+    let mut out = io::stdout().lock();
+    if dump.rows {
+        return dump_rows(&snapshot, &mut out);
+    }
     let mut streams: Vec<_> = snapshot.tables().streams.iter().collect();
     streams.sort_by(|a, b| a.0.cmp(b.0));
-    let mut out = io::stdout().lock();
     let mut found = false;
     for (key, stream) in streams {
         if dump.stream.as_ref().is_some_and(|wanted| *wanted != key.to_string()) {
@@ -159,6 +170,28 @@ fn dump_records(snapshot: &Snapshot<Catalog>, log: LogId, out: &mut impl Write) 
             )?;
         }
     }
+}
+
+fn dump_rows(snapshot: &Snapshot<Catalog>, out: &mut impl Write) -> Result<(), CommandError> {
+    for table in (0..=u8::MAX).map(RowTable) {
+        let mut from = Bytes::new();
+        loop {
+            let rows = snapshot.rows(table, from)?;
+            let Some(last) = rows.last() else { break };
+            // The first key that sorts after the last one.
+            from = [&last.key[..], &[0]].concat().into();
+            for Row { key, value } in rows {
+                let (number, bytes) = (table.0, value.len());
+                writeln!(
+                    out,
+                    "table {number} {}: {bytes} bytes: {}",
+                    key.escape_ascii(),
+                    value.escape_ascii()
+                )?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn run_backup(dir: &Path, target: &Path) -> Result<(), CommandError> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tidings_model::{ProjectId, StreamId};
 
-use crate::client::{Answer, Ask, Client, Patience, percent_encoded};
+use crate::client::{Answer, Ask, Client, Wait, percent_encoded};
 use crate::command::CommandError;
 use tidings_server::duration;
 
@@ -202,8 +202,8 @@ impl Streams {
         loop {
             let asked = format!("{path}?offset={}{live}", percent_encoded(&offset));
             // How long a server lets a reader wait is set there.
-            let patience = if live.is_empty() { Patience::Some } else { Patience::Endless };
-            let answer = self.client.ask(&Ask { patience, ..Ask::new(Method::GET, &asked) })?;
+            let wait = if live.is_empty() { Wait::UntilTimeout } else { Wait::UntilAnswered };
+            let answer = self.client.ask(&Ask { wait, ..Ask::new(Method::GET, &asked) })?;
             self.print(&answer, &mut out)?;
             out.flush()?;
             let is = |name: &str| answer.header(name) == Some("true");
@@ -212,7 +212,7 @@ impl Streams {
                 return Ok(());
             }
             let next = answer.header("stream-next-offset");
-            offset = next.ok_or_else(|| self.client.strange())?.to_owned();
+            offset = next.ok_or_else(|| self.client.unexpected_answer())?.to_owned();
             if at_tail {
                 let cursor = answer.header("stream-cursor").map(|cursor| format!("&cursor={cursor}"));
                 live = format!("&live=long-poll{}", cursor.unwrap_or_default());
@@ -226,7 +226,7 @@ impl Streams {
             return Ok(out.write_all(answer.body())?);
         }
         let messages: Vec<&RawValue> =
-            serde_json::from_slice(answer.body()).map_err(|_| self.client.strange())?;
+            serde_json::from_slice(answer.body()).map_err(|_| self.client.unexpected_answer())?;
         for message in messages {
             writeln!(out, "{message}")?;
         }

@@ -16,9 +16,10 @@ const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 pub const WIRING: Wiring = Wiring {
     keys: KEYS,
+    tables: &[],
     duties: |all| {
         let rooms = all.rooms.clone();
-        vec![Duty::lasting("rooms", move || rooms.clone().tend())]
+        vec![Duty::lasting("rooms", move || rooms.clone().maintain())]
     },
     clear: |all, project| {
         Box::pin(async move {
@@ -70,7 +71,8 @@ const KEYS: &[Key] = &[
 
 /// Opens the rooms.
 pub async fn open(foundation: &Foundation, options: Options) -> Result<Rooms, CapabilityError> {
-    let Foundation { store, bus, clock, rng, metrics, leadership } = foundation.clone();
+    let Foundation { store, bus, clock, rng, metrics, leadership, journals, .. } = foundation.clone();
     let opening = Rooms::open(store, bus, clock, rng, options, &metrics, leadership);
-    opening.await.map_err(|error| CapabilityError { capability: "rooms", error })
+    let opened = opening.await.map_err(|error| CapabilityError::Store { capability: "rooms", error })?;
+    Ok(opened.journaled(journals))
 }

@@ -24,6 +24,7 @@ const FANOUT_MAX: usize = 100_000;
 
 pub const WIRING: Wiring = Wiring {
     keys: KEYS,
+    tables: &[],
     duties: |all| {
         let (cleaning, following, asking) =
             (all.sessions.clone(), all.sessions.clone(), all.sessions.clone());
@@ -100,7 +101,9 @@ const KEYS: &[Key] = &[
 /// Configures streams for sessions: records are shown in envelopes, and kept until they are delivered.
 pub fn on(streams: Streams, foundation: &Foundation) -> Streams {
     let store = &foundation.store;
-    streams.shaped(Arc::new(Envelopes::new(store.clone()))).held(Arc::new(Undelivered::new(store.clone())))
+    streams
+        .with_rewriter(Arc::new(Envelopes::new(store.clone())))
+        .held(Arc::new(Undelivered::new(store.clone())))
 }
 
 /// Opens the sessions on top of these streams.

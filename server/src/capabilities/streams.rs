@@ -18,6 +18,7 @@ const STREAMS: Name = Name { name: "tidings_streams", help: "Streams in the stor
 
 pub const WIRING: Wiring = Wiring {
     keys: KEYS,
+    tables: &[],
     duties: |all| {
         let (expiring, retaining) = (all.streams.clone(), all.streams.clone());
         vec![
@@ -60,15 +61,15 @@ const KEYS: &[Key] = &[
         given.count(4096..=1024 * MIB).map(|bytes| config.capabilities.streams.slow_reader_bytes = bytes)
     }),
     key("streams.slow_reader_ms", |config, given| {
-        let patience = given.number(100..=HOUR_MS)?;
-        config.capabilities.streams.slow_reader_timeout = Duration::from_millis(patience);
+        let timeout = given.number(100..=HOUR_MS)?;
+        config.capabilities.streams.slow_reader_timeout = Duration::from_millis(timeout);
         Ok(())
     }),
 ];
 
 /// Opens the streams and registers their metrics.
 pub fn open(foundation: &Foundation, options: Options) -> Streams {
-    let Foundation { store, bus, clock, metrics, .. } = foundation;
+    let Foundation { store, bus, clock, metrics, journals, .. } = foundation;
     // A weak reference, so that the metrics do not keep the store open.
     let counted = Arc::downgrade(store);
     metrics.compute(STREAMS, Kind::Gauge, &[], move || {
@@ -78,7 +79,7 @@ pub fn open(foundation: &Foundation, options: Options) -> Streams {
         }
         count as f64
     });
-    Streams::new(store.clone(), bus.clone(), clock.clone(), options)
+    Streams::new(store.clone(), bus.clone(), clock.clone(), options).journaled(journals.clone())
 }
 
 /// Removes streams that were kept only for forks which no longer exist, in case a crash interrupted their removal.

@@ -16,6 +16,7 @@ const OTHERS: &[&str] = &[
     "TIDINGS_ADMIN_KEY",
     "TIDINGS_TOKEN",
     "TIDINGS_SERVER",
+    "TIDINGS_HOOK_SECRET",
     "TIDINGS_URL",
     "TIDINGS_POWER_CUTS",
     "TIDINGS_KILL_ROUNDS",
@@ -56,7 +57,7 @@ pub(super) fn apply(
             (Some(_), None) => Some("is not text in UTF-8".to_owned()),
             (Some(_), Some("")) => None,
             (Some(key), Some(value)) => {
-                config.said.0.remove(key.name);
+                config.locations.0.remove(key.name);
                 (key.set)(config, &Given::Variable(value)).err()
             }
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::value::{Given, Wrong};
+use crate::bus::BusUrlError;
 use crate::capabilities::WIRINGS;
 use crate::options::LogFormat;
 
@@ -15,16 +16,30 @@ pub struct Key {
     pub(super) set: Set,
 }
 
+/// A list of tables, each of which has keys: `[[section.name]]`. Only a file can contain it.
+pub struct Tables {
+    /// Full name: section, dot, name.
+    pub name: &'static str,
+    /// Keys of each table. They set the table that was added last.
+    pub keys: &'static [Key],
+    /// Adds a table with defaults.
+    pub begin: fn(&mut Config),
+    /// Checks the table that was added last, when all its keys are set.
+    pub check: fn(&Config) -> Result<(), Wrong>,
+}
+
 type Set = fn(&mut Config, &Given<'_>) -> Result<(), Wrong>;
 
 impl Key {
     /// Returns the environment variable that sets this key; `None` for lists.
     pub fn variable(&self) -> Option<String> {
-        (self.name != PROJECTS).then(|| format!("TIDINGS_{}", self.name.replace('.', "_").to_uppercase()))
+        (![PROJECTS, API_KEYS].contains(&self.name))
+            .then(|| format!("TIDINGS_{}", self.name.replace('.', "_").to_uppercase()))
     }
 }
 
 const PROJECTS: &str = "auth.projects";
+const API_KEYS: &str = "auth.api_keys";
 pub(crate) const MIB: usize = 1024 * 1024;
 pub(crate) const HOUR_MS: u64 = 60 * 60 * 1000;
 
@@ -32,6 +47,11 @@ pub(crate) const HOUR_MS: u64 = 60 * 60 * 1000;
 pub fn all() -> impl Iterator<Item = &'static Key> {
     let of_capabilities = WIRINGS.iter().flat_map(|wiring| wiring.keys);
     BEFORE.iter().chain(of_capabilities).chain(AFTER)
+}
+
+/// Returns all lists of tables.
+pub fn tables() -> impl Iterator<Item = &'static Tables> {
+    WIRINGS.iter().flat_map(|wiring| wiring.tables)
 }
 
 /// Creates a key with the function that applies its value.
@@ -51,6 +71,11 @@ const BEFORE: &[Key] = &[
 
 /// Keys of the sections that follow those of the capabilities.
 const AFTER: &[Key] = &[
+    key("bus.url", |config, given| {
+        let url = given.text()?.parse().map_err(|error: BusUrlError| error.to_string())?;
+        config.bus = Some(url);
+        Ok(())
+    }),
     key("limits.requests_per_second", |config, given| {
         let requests = given.number(0..=1_000_000_000)?;
         config.limits.requests_per_second = u32::try_from(requests).unwrap_or(u32::MAX);
@@ -73,6 +98,7 @@ const AFTER: &[Key] = &[
     // `always` is the only value: a commit is acknowledged only after it is on disk.
     key("store.sync", |_, given| given.choice(&[("always", ())])),
     key(PROJECTS, |config, given| given.projects().map(|projects| config.given.projects = projects)),
+    key(API_KEYS, |config, given| given.api_keys().map(|keys| config.given.api_keys = keys)),
     key("auth.admin_key", |config, given| {
         given.admin_key().map(|key| config.given.admin = Some(key.digest()))
     }),

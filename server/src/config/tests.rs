@@ -3,6 +3,7 @@ use std::io::Write as _;
 
 use super::keys::{self, Key};
 use super::*;
+use crate::capabilities::entities::{DatabaseUrl, Mode};
 
 fn read(text: &str) -> Result<Config, String> {
     read_with(text, &[])
@@ -25,11 +26,12 @@ fn with_examples() -> String {
     let mut text: Vec<String> = Vec::new();
     for line in DEFAULT_FILE.lines() {
         match example(line) {
-            Some(line) if line.starts_with("projects") => {
-                text.retain(|line| line != "projects = []");
+            Some(line) => {
+                // A list has an empty default before its example.
+                let name = line.split(" = ").next().expect("a key");
+                text.retain(|line| *line != format!("{name} = []"));
                 text.push(line);
             }
-            Some(line) => text.push(line),
             None => text.push(line.to_owned()),
         }
     }
@@ -64,6 +66,7 @@ fn the_examples_of_the_default_file_are_good() {
     let (project, keys) = &config.given.projects[0];
     assert_eq!(project.as_str(), "shop");
     assert_eq!(keys[0].reveal(), "a-long-random-secret-of-your-own");
+    assert_eq!(config.given.api_keys[0].project().as_str(), "shop");
     assert!(config.given.admin.is_some() && config.tls().is_some());
     assert!(config.observe.metrics_listen.is_some() && config.log.otlp_endpoint.is_some());
     assert_eq!(config.check(), Ok(()));
@@ -105,12 +108,12 @@ fn toml_is_read_in_all_its_forms() {
 #[test]
 fn every_key_that_is_not_a_list_has_a_variable_of_its_own() {
     let mut variables: Vec<_> = keys::all().filter_map(Key::variable).collect();
-    assert_eq!(variables.len(), keys::all().count() - 1);
+    assert_eq!(variables.len(), keys::all().count() - 2);
     assert!(variables.contains(&"TIDINGS_METRICS_LISTEN".to_owned()));
     assert!(variables.contains(&"TIDINGS_LIMITS_HEADER_BYTES".to_owned()));
     variables.sort();
     variables.dedup();
-    assert_eq!(variables.len(), keys::all().count() - 1);
+    assert_eq!(variables.len(), keys::all().count() - 2);
 }
 
 #[test]
@@ -186,6 +189,15 @@ fn no_message_quotes_a_secret() {
         "[auth]\nprojects = [{ id = 7, keys = ['hunter2hunter2hunter2'] }]",
         "[auth]\nprojects = [{ id = 'shop', keys = ['hunter2hunter2hunter2'], more = 'hunter2' }]",
         "[auth]\nprojects = [{ id = 'shop', keys = [{ secret = 'hunter2' }] }]",
+        "[auth]\napi_keys = 'ns_shop_hunter2hunter2hunter2'",
+        "[auth]\napi_keys = { shop = 'ns_shop_hunter2hunter2hunter2' }",
+        "[auth]\napi_keys = ['ns_shop_hunter2hunter2hunter2', 7]",
+        "[auth]\napi_keys = ['hunter2hunter2hunter2']",
+        "[auth]\napi_keys = ['ns_shop_hunter2']",
+        "[auth]\napi_keys = ['ns_hunter2hunter2hunter2_']",
+        "[auth]\napi_keys = ['ns__hunter2_hunter2hunter2hunter2']",
+        "[auth]\napi_keys = ['ns_shop_hunter2hunter2 hunter2']",
+        "[auth]\napi_keys = ['ns_shop_hunter2hunter2hunter2', 'ns_shop_hunter2hunter2hunter2']",
     ] {
         let error = read(text).expect_err(text);
         assert!(!error.contains("hunter2"), "{error}");
@@ -193,8 +205,31 @@ fn no_message_quotes_a_secret() {
     }
     let error = read_with("", &[("TIDINGS_AUTH_ADMIN_KEY", "hunter2")]).expect_err("too short");
     assert_eq!(error, "TIDINGS_AUTH_ADMIN_KEY is not good: a key is at least 16 bytes");
-    let config = read("[auth]\nadmin_key = 'hunter2hunter2hunter2'").expect("good");
+    let secrets = "[auth]\nadmin_key = 'hunter2hunter2hunter2'\napi_keys = ['ns_shop_hunter2hunter2hunter2']";
+    let config = read(secrets).expect("good");
     assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn an_api_key_that_cannot_be_one_is_told_by_its_number() {
+    let given = |keys: &str| read(&format!("[auth]\n\napi_keys = [{keys}]"));
+    let good = "'ns_shop_0123456789abcdef', 'ns_my_shop_0123456789abcdef'";
+    let config = given(good).expect("good");
+    let projects: Vec<_> = config.given.api_keys.iter().map(|key| key.project().as_str()).collect();
+    assert_eq!(projects, ["shop", "my_shop"]);
+    for (keys, what) in [
+        ("'ns_shop'", "number 1: an API key is `ns_`, the id of a project, `_`, and a token without `_`"),
+        (&format!("{good}, 'ns_shop_short'"), "number 3: the token of an API key is at least 16 bytes"),
+        ("'ns_stream_0123456789abcdef'", "number 1: the project's id is kept for the server"),
+    ] {
+        let told = given(keys).expect_err(keys);
+        assert_eq!(told, format!("file:3: auth.api_keys has a wrong key, {what}"));
+    }
+    let twice = given(&format!("{good}, 'ns_shop_0123456789abcdef'")).expect_err("twice");
+    assert_eq!(twice, "file:3: auth.api_keys has the same key twice, the second time as number 3");
+    let many: String = (0..=limits::API_KEYS).map(|n| format!("'ns_shop_{n:016}',")).collect();
+    let told = given(&many).expect_err("too many");
+    assert_eq!(told, "file:3: auth.api_keys has 1001 keys; there may be at most 1000");
 }
 
 fn told(config: &Config) -> String {
@@ -271,4 +306,137 @@ fn sessions_have_the_constants_of_their_seed_and_each_can_be_set() {
     assert_eq!(set, expected);
     let unknown = read("[sessions]\nttl = 5\n").expect_err("there is no such key");
     assert!(unknown.contains("sessions.ttl"), "{unknown}");
+}
+
+#[test]
+fn topics_are_configured_and_what_cannot_be_is_refused_with_its_line() {
+    let text = "[topics]\nmax_topic_length = 9\ntopic_pattern = '^[a-z*]+$'\nmax_topics_per_connection = 2\n\
+                normalize = 'lowercase'\nslow_consumer_ms = 2000";
+    let topics = read(text).expect("good").capabilities.topics;
+    assert_eq!((topics.rules.max_length(), topics.rules.max_per_connection()), (9, Some(2)));
+    assert!(topics.rules.check("abc").is_ok() && topics.rules.check("ABC").is_err());
+    assert_eq!(topics.normalize, tidings_api::Normalize::Lowercase);
+    assert_eq!(topics.slow_consumer, std::time::Duration::from_secs(2));
+    for (line, wrong) in [
+        ("topic_pattern = '[a-'", "topics.topic_pattern is not good: topic pattern `[a-`"),
+        ("normalize = 'upper'", "topics.normalize must be \"none\" or \"lowercase\""),
+        ("max_topic_length = 0", "topics.max_topic_length must be a whole number from 1 to 4096"),
+        ("rules = []", "topics.rules is not a key"),
+    ] {
+        let told = read(&format!("[topics]\n{line}")).expect_err(line);
+        assert!(told.starts_with("file:2: ") && told.contains(wrong), "{told}");
+    }
+    let config = read("[topics]\nheartbeat_ms = 5000\nheartbeat_timeout_ms = 5000").expect("readable");
+    let told = config.check().expect_err("no time to answer").to_string();
+    assert!(told.contains("topics.heartbeat_timeout_ms must be more than"), "{told}");
+}
+
+#[test]
+fn entities_have_the_defaults_of_their_protocol_and_each_key_can_be_set() {
+    let defaults = Config::default().capabilities.entities;
+    let seconds = |time: Duration| time.as_secs();
+    assert_eq!(defaults.sources().count(), 0, "no database");
+    assert_eq!(defaults.main.project.as_str(), "_default");
+    assert_eq!((defaults.main.mode, defaults.main.mark_status), (Mode::Outbox, true));
+    assert_eq!(seconds(defaults.entities.since_window), 15 * 60);
+    assert_eq!(defaults.entities.max_ids_per_subscribe, 10_000);
+    assert_eq!(defaults.sockets.max_ids_per_subscribe, 10_000);
+    assert_eq!(defaults.entities.max_subscriptions_per_connection, 50_000);
+    assert_eq!(defaults.entities.connections_per_user, 20);
+    let times = [defaults.sockets.heartbeat, defaults.sockets.stall_limit, defaults.sockets.token_grace];
+    assert_eq!(times.map(seconds), [15, 60, 10]);
+    let text = "[entities]\ndatabase_url = 'postgres://a:hunter2@b/c'\nproject = 'shop'\nmode = 'logical'\n\
+        mark_status = false\nsince_window = '1s'\nmax_ids_per_subscribe = 2\nmax_subscriptions_per_connection = 3\n\
+        connections_per_user = 4\nheartbeat = '5s'\nstall_limit = '6s'\ntoken_grace = '0s'\n\
+        [entities.authorize]\ncallback_url = 'https://example.com/may'\n";
+    let config = read(text).expect("good");
+    assert!(!format!("{config:?}").contains("hunter2"), "a password is not shown");
+    let set = config.capabilities.entities;
+    let main = set.sources().next().expect("a database");
+    assert_eq!((main.project.as_str(), main.mode, main.mark_status), ("shop", Mode::Logical, false));
+    assert_eq!(main.database_url.as_ref().map(DatabaseUrl::reveal), Some("postgres://a:hunter2@b/c"));
+    let counts = (set.entities.max_subscriptions_per_connection, set.entities.connections_per_user);
+    assert_eq!((set.sockets.max_ids_per_subscribe, counts), (2, (3, 4)));
+    let times = [set.sockets.heartbeat, set.sockets.stall_limit, set.sockets.token_grace];
+    assert_eq!((seconds(set.entities.since_window), times.map(seconds)), (1, [5, 6, 0]));
+    let callback = set.authorize.callback_url.map(|target| target.to_string());
+    assert_eq!(callback.as_deref(), Some("https://example.com/may"));
+    let variable = [
+        ("TIDINGS_ENTITIES_AUTHORIZE_SQL", "SELECT 1"),
+        ("TIDINGS_ENTITIES_HEARTBEAT", "9s"),
+        ("TIDINGS_ENTITIES_AUTHORIZE_SQL_ROLE", "watcher"),
+    ];
+    let set = read_with(text, &variable).expect("good").capabilities.entities;
+    assert_eq!((set.authorize.sql.as_deref(), seconds(set.sockets.heartbeat)), (Some("SELECT 1"), 9));
+    assert_eq!(set.authorize.sql_role.as_deref(), Some("watcher"));
+}
+
+#[test]
+fn further_databases_are_a_list_of_tables() {
+    let text = "[entities]\nheartbeat = '5s'\n\n[[entities.sources]]\ndatabase_url = 'postgres://a/b'\nproject = 'one'\n\
+        [[entities.sources]]\ndatabase_url = 'postgresql://c/d'\nproject = 'two'\nmode = 'logical'\n";
+    let more = "[entities]\nsources = [{ database_url = 'postgres://a/b', project = 'one' }]\n";
+    let projects = |text: &str| -> Vec<String> {
+        let entities = read(text).expect("good").capabilities.entities;
+        entities.sources().map(|source| source.project.to_string()).collect()
+    };
+    assert_eq!(projects(text), ["one", "two"]);
+    assert_eq!(projects(more), ["one"]);
+    let main = "[entities]\ndatabase_url = 'postgres://e/f'\n[[entities.sources]]\ndatabase_url = 'postgres://a/b'\nproject = 'one'\n";
+    assert_eq!(projects(main), ["_default", "one"]);
+}
+
+#[test]
+fn what_is_wrong_with_entities_and_their_databases_is_told_with_its_line() {
+    for (text, wrong) in [
+        ("[entities]\nmode = 'poll'", "file:2: entities.mode must be \"outbox\" or \"logical\""),
+        ("[entities]\nheartbeat = '0s'", "file:2: entities.heartbeat must be a duration from 1s to 3600s"),
+        ("[entities]\nstall_limit = '999ms'", "file:2: entities.stall_limit must be a duration from 1s"),
+        ("[entities]\nsince_window = '0s'", "file:2: entities.since_window must be a duration from 1s"),
+        (
+            "[entities]\nconnections_per_user = 0",
+            "file:2: entities.connections_per_user must be a whole number",
+        ),
+        ("[entities]\nproject = 'a b'", "file:2: entities.project is not good"),
+        (
+            "[entities]\nproject = '_other'",
+            "file:2: entities.project is _other, which is kept for the server",
+        ),
+        ("[entities]\nmark = true", "file:2: entities.mark is not a key; known in [entities]: database_url,"),
+        ("[entities]\nauthorize = 'x'", "file:2: entities.authorize is a section"),
+        ("[entities]\nsources = 7", "file:2: entities.sources must be a list of tables, each below a line"),
+        ("[entities.sources]\nproject = 'a'", "file:1: entities.sources must be a list of tables"),
+        ("[entities]\nsources = ['a']", "file:2: entities.sources must be a list of tables"),
+        (
+            "[entities.authorize]\nurl = 'x'",
+            "file:2: entities.authorize.url is not a key; known in [entities.authorize]",
+        ),
+        ("[entities.authorize]\ncallback_url = 'x'", "file:2: entities.authorize.callback_url is not good"),
+        ("[entities.authorize]\nsql = ' '", "file:2: entities.authorize.sql must be an SQL query"),
+        (
+            "[[entities.sources]]\ndatabase_url = 'postgres://a/b'\n\n[[entities.sources]]\nproject = 'two'",
+            "file:4: entities.sources needs database_url, which is missing",
+        ),
+        (
+            "[[entities.sources]]\ndatabase_url = 'postgres://a/b'\n\nheartbeat = '1s'",
+            "file:4: entities.sources.heartbeat is not a key; known in [[entities.sources]]: database_url, project",
+        ),
+        (
+            "[[entities.sources]]\ndatabase_url = 7",
+            "file:2: entities.sources.database_url must be text in quotes",
+        ),
+    ] {
+        let told = read(text).expect_err(text);
+        assert!(told.starts_with(wrong), "{told}");
+    }
+    let secret = read("[entities]\ndatabase_url = 'mysql://a:hunter2@b'").expect_err("another database");
+    assert!(secret.starts_with("file:2: entities.database_url must be a URL") && !secret.contains("hunter2"));
+    let twice = "[entities]\ndatabase_url = 'postgres://a/b'\nproject = 'one'\n\
+        [[entities.sources]]\ndatabase_url = 'postgres://c/d'\nproject = 'one'";
+    let told = told(&read(twice).expect("good by itself"));
+    assert!(
+        told.ends_with(
+            ":3: entities.project names the project one for two databases; each hears one at most"
+        )
+    );
 }

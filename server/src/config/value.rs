@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tidings_auth::{AdminKey, Key};
-use tidings_model::ProjectId;
+use tidings_auth::{AdminKey, ApiKey, Key};
+use tidings_model::{ProjectId, limits};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -55,6 +55,25 @@ impl Given<'_> {
             Self::Variable(text) => Ok(text),
             Self::File(DeValue::String(text)) => Ok(text),
             Self::File(_) => Err("must be text in quotes".to_owned()),
+        }
+    }
+
+    /// Parses a list of texts. In a variable they are separated by commas.
+    pub(crate) fn texts(&self) -> Result<Vec<String>, Wrong> {
+        let wrong = || "must be a list of texts in quotes".to_owned();
+        match self {
+            Self::Variable(text) => {
+                let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+                Ok(parts.map(str::to_owned).collect())
+            }
+            Self::File(DeValue::Array(values)) => {
+                let text = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
+                    DeValue::String(text) => Ok(text.to_string()),
+                    _ => Err(wrong()),
+                };
+                values.iter().map(text).collect()
+            }
+            Self::File(_) => Err(wrong()),
         }
     }
 
@@ -111,6 +130,27 @@ impl Given<'_> {
             projects.push(project);
         }
         Ok(projects)
+    }
+
+    /// Parses the list of API keys. Only a file can contain it.
+    pub(crate) fn api_keys(&self) -> Result<Vec<ApiKey>, Wrong> {
+        let wrong = || "must be a list such as [\"ns_shop_…\"]".to_owned();
+        let Self::File(DeValue::Array(entries)) = self else { return Err(wrong()) };
+        if entries.len() > limits::API_KEYS {
+            return Err(format!("has {} keys; there may be at most {}", entries.len(), limits::API_KEYS));
+        }
+        let mut keys = Vec::with_capacity(entries.len());
+        // Keys are told by their number, because even a part of a text may be secret.
+        for (number, entry) in entries.iter().enumerate().map(|(n, entry)| (n + 1, entry)) {
+            let DeValue::String(text) = entry.get_ref() else { return Err(wrong()) };
+            let key =
+                ApiKey::parse(text).map_err(|error| format!("has a wrong key, number {number}: {error}"))?;
+            if keys.contains(&key) {
+                return Err(format!("has the same key twice, the second time as number {number}"));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
     }
 }
 

@@ -1,0 +1,126 @@
+//! Wiring of topics: configuration keys and opening.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tidings_api::{Cluster, Normalize, TopicHubs, TopicOptions};
+use tidings_auth::Randomness;
+use tidings_engine::deliver::{Channels, Rings};
+use tidings_streams::Cleared;
+
+use super::{Foundation, Wiring};
+use crate::config::Config;
+use crate::config::keys::{HOUR_MS, Key, MIB, key};
+use crate::config::value::{Given, Wrong};
+use crate::projects::SystemRandomness;
+
+/// Most topics of a connection, and of a request.
+const TOPICS_MAX: usize = 1_000_000;
+/// Most subscriptions of a project.
+const SUBSCRIPTIONS_MAX: usize = 1_000_000_000;
+/// Most frames per second.
+const FRAMES_MAX: u64 = 1_000_000_000;
+
+pub const WIRING: Wiring = Wiring {
+    keys: KEYS,
+    tables: &[],
+    duties: |_| Vec::new(),
+    // Nothing is stored, and the connections of a project end when it is removed.
+    clear: |_, _| Box::pin(std::future::ready(Ok(Cleared::Whole))),
+};
+
+const KEYS: &[Key] = &[
+    key("topics.max_topic_length", |config, given| {
+        let length = given.count(1..=4096)?;
+        change_rules(config, |rules| Ok(rules.with_max_length(length)))
+    }),
+    key("topics.topic_pattern", |config, given| {
+        let pattern = given.text()?;
+        change_rules(config, |rules| {
+            rules.with_pattern(pattern).map_err(|error| format!("is not good: {error}"))
+        })
+    }),
+    key("topics.max_topics_per_connection", |config, given| {
+        let count = given.count(1..=TOPICS_MAX)?;
+        change_rules(config, |rules| Ok(rules.with_max_per_connection(Some(count))))
+    }),
+    key("topics.max_subscriptions_per_project", |config, given| {
+        let count = given.count(1..=SUBSCRIPTIONS_MAX)?;
+        change_rules(config, |rules| Ok(rules.with_max_subscriptions(Some(count))))
+    }),
+    key("topics.max_topics_per_request", |config, given| {
+        given.count(1..=TOPICS_MAX).map(|count| options(config).topics_per_request = count)
+    }),
+    key("topics.max_frame_bytes", |config, given| {
+        given.count(1024..=64 * MIB).map(|bytes| options(config).frame_bytes = bytes)
+    }),
+    key("topics.max_payload_bytes", |config, given| {
+        let bytes = given.count(1..=64 * MIB)?;
+        change_rules(config, |rules| Ok(rules.with_max_payload_bytes(Some(bytes))))
+    }),
+    key("topics.normalize", |config, given| {
+        let forms = [("none", Normalize::None), ("lowercase", Normalize::Lowercase)];
+        given.choice(&forms).map(|form| options(config).normalize = form)
+    }),
+    key("topics.rate_capacity", |config, given| {
+        frames(given).map(|frames| options(config).rate_capacity = frames)
+    }),
+    key("topics.rate_per_second", |config, given| {
+        frames(given).map(|frames| options(config).rate_per_second = frames)
+    }),
+    key("topics.bad_frames_max", |config, given| {
+        frames(given).map(|frames| options(config).bad_frames = frames)
+    }),
+    key("topics.slow_consumer_bytes", |config, given| {
+        let bytes = given.number(1024..=1024 * 1024 * 1024)?;
+        options(config).slow_consumer_bytes = bytes;
+        Ok(())
+    }),
+    key("topics.slow_consumer_ms", |config, given| {
+        millis(given, 1000..=HOUR_MS).map(|time| options(config).slow_consumer = time)
+    }),
+    key("topics.close_grace_ms", |config, given| {
+        millis(given, 0..=60_000).map(|time| options(config).close_grace = time)
+    }),
+    key("topics.heartbeat_ms", |config, given| {
+        millis(given, 1000..=HOUR_MS).map(|time| options(config).heartbeat = time)
+    }),
+    key("topics.heartbeat_timeout_ms", |config, given| {
+        millis(given, 1000..=2 * HOUR_MS).map(|time| options(config).heartbeat_timeout = time)
+    }),
+];
+
+/// Opens the topics. Their messages go through rings that share the pumps of the channels.
+pub fn open(channels: &Channels, foundation: &Foundation, options: TopicOptions) -> TopicHubs {
+    let Foundation { clock, metrics, messages, .. } = foundation;
+    let cluster = messages.clone().map(|bus| Cluster { bus, node: random_number() });
+    TopicHubs::new(options, Rings::beside(channels), cluster, clock.clone(), metrics)
+}
+
+/// A number that no other node draws.
+fn random_number() -> u64 {
+    let mut bytes = [0; 8];
+    SystemRandomness.fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+fn options(config: &mut Config) -> &mut TopicOptions {
+    &mut config.capabilities.topics
+}
+
+fn change_rules(
+    config: &mut Config,
+    change: impl FnOnce(tidings_topics::TopicRules) -> Result<tidings_topics::TopicRules, Wrong>,
+) -> Result<(), Wrong> {
+    let rules = &mut options(config).rules;
+    *rules = change(rules.clone())?;
+    Ok(())
+}
+
+fn frames(given: &Given<'_>) -> Result<u32, Wrong> {
+    given.number(1..=FRAMES_MAX).map(|frames| u32::try_from(frames).unwrap_or(u32::MAX))
+}
+
+fn millis(given: &Given<'_>, range: RangeInclusive<u64>) -> Result<Duration, Wrong> {
+    given.number(range).map(Duration::from_millis)
+}
