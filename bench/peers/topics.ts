@@ -1,4 +1,5 @@
-// Bun by itself: whoever connects to /subscribe/TOPIC hears what is sent on a WebSocket to /publish/TOPIC, or by POST.
+// Bun by itself: whoever connects to /subscribe/TOPIC hears what is sent on a WebSocket to /publish/TOPIC, or by POST. A
+// subscriber that sends +TOPIC or -TOPIC is subscribed to that as well, or no longer, and is answered "done".
 type Role = { publishes: boolean; topic: string }
 
 const server = Bun.serve<Role>({
@@ -23,7 +24,14 @@ const server = Bun.serve<Role>({
       if (!socket.data.publishes) socket.subscribe(socket.data.topic)
     },
     message(socket, message) {
-      if (socket.data.publishes) server.publish(socket.data.topic, message)
+      if (socket.data.publishes) {
+        server.publish(socket.data.topic, message)
+        return
+      }
+      const text = String(message)
+      if (text.startsWith("+")) socket.subscribe(text.slice(1))
+      else socket.unsubscribe(text.slice(1))
+      socket.send("done")
     },
   },
 })

@@ -8,7 +8,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 /// Time without data after which the server counts as hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connections that receive server-sent events.
 pub struct Audience {
@@ -28,7 +28,7 @@ impl Audience {
         let (poll, mut sockets) = (Poll::new()?, Vec::new());
         for path in paths {
             let mut socket = std::net::TcpStream::connect(address)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
             write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n")?;
             let mut status = [0; 12];
             socket.read_exact(&mut status)?;
@@ -52,7 +52,7 @@ impl Audience {
 
     /// Waits for data, and counts the marks in it.
     pub fn listen(&mut self) -> io::Result<()> {
-        self.poll.poll(&mut self.events, Some(PATIENCE))?;
+        self.poll.poll(&mut self.events, Some(TIMEOUT))?;
         if self.events.is_empty() {
             return Err(io::Error::new(ErrorKind::TimedOut, "nobody hears anything"));
         }

@@ -13,12 +13,33 @@ pub enum Wire {
     Sse,
     /// WebSocket messages.
     WebSocket,
+    /// The text protocol of NATS.
+    Nats,
 }
 
 impl Wire {
-    /// Request that subscribes to a path.
+    /// Name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sse => "SSE",
+            Self::WebSocket => "WebSocket",
+            Self::Nats => "text protocol",
+        }
+    }
+
+    /// Scheme of its URLs for the load generator.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Sse => "http",
+            Self::WebSocket => "ws",
+            Self::Nats => "nats",
+        }
+    }
+
+    /// Request that subscribes to a path, or, on a connection whose subscriptions are messages, opens it.
     pub fn request(self, address: SocketAddr, path: &str) -> String {
         let wire = match self {
+            Self::Nats => return "CONNECT {\"verbose\":false,\"pedantic\":false}\r\n".to_owned(),
             Self::Sse => "Accept: text/event-stream\r\n",
             Self::WebSocket => {
                 "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -30,15 +51,19 @@ impl Wire {
 
     /// Tries to subscribe to a path. The inner error says what the server answered instead.
     pub fn subscribe(self, address: SocketAddr, path: &str) -> io::Result<Measured<()>> {
+        if self == Self::Nats {
+            // It answers nothing before it is asked for something.
+            return Ok(Ok(()));
+        }
         let status = status_of(address, &self.request(address, path))?;
         Ok(if status == self.status() { Ok(()) } else { Err(format!("not served: answered with {status}")) })
     }
 
-    /// Status of a successful response.
+    /// Status of a successful response of HTTP.
     pub fn status(self) -> &'static str {
         match self {
-            Self::Sse => "200",
             Self::WebSocket => "101",
+            Self::Sse | Self::Nats => "200",
         }
     }
 }
@@ -65,11 +90,7 @@ impl Channel {
 
     /// Name in reports.
     pub fn name(self) -> String {
-        let wire = match self.wire {
-            Wire::Sse => "SSE",
-            Wire::WebSocket => "WebSocket",
-        };
-        format!("{} {wire}", self.peer.name())
+        format!("{} {}", self.peer.name(), self.wire.name())
     }
 
     /// Path to subscribe to a topic.
@@ -77,6 +98,7 @@ impl Channel {
         match (self.peer.has_streams(), self.wire) {
             (true, Wire::Sse) => format!("/v1/stream/{topic}?offset=now&live=sse"),
             (true, Wire::WebSocket) => format!("/v1/stream/{topic}?offset=now&live=websocket"),
+            (_, Wire::Nats) => format!("/{topic}"),
             (false, _) => format!("/subscribe/{topic}"),
         }
     }

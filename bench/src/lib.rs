@@ -1,6 +1,7 @@
 //! Shared parts of the benchmarks: durations ([`Times`]), resource usage ([`Usage`]), the raw disk ([`Raw`]),
 //! what is measured and where ([`Scope`]), starting a server ([`Peer`], [`Process`]), sending requests ([`Load`],
-//! [`Requests`]) and receiving live deliveries ([`Channel`], [`Audience`], [`Liveload`]).
+//! [`Requests`], [`Posts`]), receiving live deliveries ([`Channel`], [`Audience`], [`Liveload`]), and requests that are messages of
+//! a connection ([`Talk`]).
 
 mod audience;
 mod channel;
@@ -8,6 +9,7 @@ mod liveload;
 mod load;
 mod pace;
 mod peer;
+mod posts;
 mod process;
 mod raw;
 mod report;
@@ -15,6 +17,7 @@ mod requests;
 mod response;
 mod scope;
 mod stamp;
+mod talk;
 mod usage;
 
 use std::time::{Duration, Instant};
@@ -25,6 +28,7 @@ pub use liveload::{Deliveries, Held, Liveload, Subscribers, connections_within};
 pub use load::{Done, Load, Outcome, Work};
 pub use pace::Pace;
 pub use peer::{Peer, Served, Setup};
+pub use posts::{Cost, Posts};
 pub use process::{Process, Profile};
 pub use raw::Raw;
 pub use report::{figure, grouped, ratio, report};
@@ -32,6 +36,7 @@ pub use requests::{Requests, request};
 pub use response::{Head, ReadError, Response};
 pub use scope::Scope;
 pub use stamp::{STAMP_BYTES, Stamps, stamped};
+pub use talk::{Talk, text_frame};
 pub use usage::{Usage, files_limit, open_files, socket_memory};
 
 /// Why a benchmark ends early.

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::{Channel, Measured, Served, Wire, files_limit, grouped};
+use crate::{Channel, Measured, Served, files_limit, grouped};
 
 /// Seconds after which a run is aborted.
-const PATIENCE: &str = "100";
+const SECONDS_MAX: &str = "100";
 /// Files that a process needs in addition to one per connection.
 const FILES_TO_SPARE: usize = 1_000;
 /// Time to connect, settle and warm up before the measurement.
@@ -88,12 +88,11 @@ impl Liveload {
     /// Runs it with further arguments, and returns its output.
     fn run(&self, subscribers: &Subscribers<'_>, more: &[String]) -> io::Result<String> {
         let Subscribers { served, channel, path, count } = subscribers;
-        let scheme = if channel.wire == Wire::Sse { "http" } else { "ws" };
         let output = Command::new("timeout")
-            .arg(PATIENCE)
+            .arg(SECONDS_MAX)
             .arg(&self.binary)
             .args(["--subs", &count.to_string(), "--pid", &served.process.pid().to_string()])
-            .args(["--sub", &format!("{scheme}://{}{path}", served.address)])
+            .args(["--sub", &format!("{}://{}{path}", channel.wire.scheme(), served.address)])
             .args(more)
             .output()?;
         let (out, errors) =
@@ -149,6 +148,21 @@ impl Deliveries {
             self.number("rss_per_conn_kb"),
             self.number("lost"),
         )
+    }
+
+    /// Messages published per second.
+    pub fn published(&self) -> f64 {
+        self.number("msgs_s")
+    }
+
+    /// Latency in milliseconds: the median and the 99th percentile.
+    pub fn latency(&self) -> (f64, f64) {
+        (self.number("p50_ms"), self.number("p99_ms"))
+    }
+
+    /// Number of messages that were published and did not arrive.
+    pub fn lost(&self) -> i64 {
+        self.number("lost") as i64
     }
 
     fn number(&self, name: &str) -> f64 {

@@ -13,7 +13,7 @@ use mio::{Events, Interest, Poll, Token};
 use crate::{Head, Response, Times};
 
 /// Time without data after which the server counts as hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The requests of a benchmark.
 pub trait Work {
@@ -96,7 +96,7 @@ impl Load {
         let mut events = Events::with_capacity(1024);
         let mut over = false;
         while in_flight > 0 {
-            self.poll.poll(&mut events, Some(PATIENCE))?;
+            self.poll.poll(&mut events, Some(TIMEOUT))?;
             if events.is_empty() {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the server does not answer"));
             }

@@ -23,6 +23,10 @@ pub enum Peer {
     Nchan,
     /// Bun's built-in publish to WebSockets. It stores nothing.
     Bun,
+    /// ws-kit on Bun, with its adapter in memory.
+    WsKit,
+    /// The NATS server, without JetStream. It stores nothing.
+    Nats,
 }
 
 /// Paths and cores of a benchmark.
@@ -34,6 +38,8 @@ pub struct Setup {
     pub data: PathBuf,
     /// Cores that servers are pinned to; `None` for all.
     pub cores: Option<String>,
+    /// Further flags of tidings.
+    pub flags: Vec<String>,
 }
 
 impl Setup {
@@ -70,6 +76,8 @@ impl Peer {
             Self::OfficialNode => "official Node (memory)",
             Self::Nchan => "nginx + Nchan",
             Self::Bun => "Bun",
+            Self::WsKit => "ws-kit on Bun",
+            Self::Nats => "NATS",
         }
     }
 
@@ -108,7 +116,7 @@ impl Peer {
                 command = Command::new(setup.root.join("target/release/tidings"));
                 command.args(["serve", "--dev", "--listen", &address.to_string(), "--data"]).arg(data);
                 let more = std::env::var("TIDINGS_FLAGS").unwrap_or_default();
-                command.args(more.split_whitespace());
+                command.args(more.split_whitespace()).args(&setup.flags);
                 command.env("TIDINGS_LOG", "warn");
             }
             Self::OfficialRust => {
@@ -129,6 +137,18 @@ impl Peer {
             Self::Bun => {
                 command = Command::new(peers.join("npm/node_modules/.bin/bun"));
                 command.arg("run").arg(scripts.join("topics.ts")).env("PORT", port);
+            }
+            Self::WsKit => {
+                // Bun looks for packages beside the script.
+                let npm = peers.join("npm");
+                let script = npm.join("ws-kit.ts");
+                std::fs::copy(scripts.join("ws-kit.ts"), &script)?;
+                command = Command::new(npm.join("node_modules/.bin/bun"));
+                command.arg("run").arg(script).env("PORT", port);
+            }
+            Self::Nats => {
+                command = Command::new("nats-server");
+                command.args(["-a", &address.ip().to_string(), "-p", &port]);
             }
         }
         Ok(command)

@@ -29,7 +29,12 @@ impl Scope {
         let parent = self.root.join("target/bench");
         std::fs::create_dir_all(&parent)?;
         let folder = tempfile::Builder::new().prefix(&format!("{benchmark}-")).tempdir_in(parent)?;
-        let setup = Setup { root: self.root.canonicalize()?, data: folder.path().to_owned(), cores: None };
+        let setup = Setup {
+            root: self.root.canonicalize()?,
+            data: folder.path().to_owned(),
+            cores: None,
+            flags: Vec::new(),
+        };
         Ok((folder, setup))
     }
 

@@ -36,7 +36,7 @@ const PUBLISHERS: usize = 32;
 /// Numbers of readers that catch up at the same time.
 const RETURNING: [usize; 2] = [1, 10];
 /// Time without missed events after which a run fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// First message on a WebSocket. tidings waits up to a second for a client to send its cursor; any message
 /// ends the wait.
 const FIRST_MESSAGE: &str = r#"{"type":"ping"}"#;
@@ -384,7 +384,7 @@ async fn read(
     let (mut stamps, mut came, began) = (Stamps::default(), 0, Instant::now());
     let mut buffer = vec![0; 256 << 10];
     while came < events {
-        let count = timeout(PATIENCE, socket.read(&mut buffer)).await;
+        let count = timeout(TIMEOUT, socket.read(&mut buffer)).await;
         match count {
             Ok(Ok(0)) => {
                 return Err(io::Error::other(format!(

@@ -27,7 +27,7 @@ const HEARING: Duration = Duration::from_secs(5);
 /// negligible.
 const WRITTEN_PUBLISHES: usize = 40_000;
 /// Time without a delivery after which a run fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Publishing to sessions, compared with an append to each of as many plain streams.
 #[derive(Debug, Parser)]
@@ -111,7 +111,7 @@ fn delivered(address: SocketAddr, before: Counted, count: usize) -> Result<Count
         if now.delivered - before.delivered >= count as f64 {
             return Ok(now);
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             let got = now.delivered - before.delivered;
             return Err(format!("only {got} of {count} deliveries were made").into());
         }
@@ -273,7 +273,7 @@ struct Listening {
 impl Listening {
     fn begin(address: SocketAddr, session: &str) -> Result<Self, Failed> {
         let mut socket = TcpStream::connect(address)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let path = format!("/v1/bench/stream/{session}?offset=now&live=sse");
         write!(socket, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let mut listening = Self { socket, got: Vec::new() };
@@ -434,7 +434,7 @@ fn main() -> Result<(), Failed> {
     Raw::measure(&beside, Duration::from_secs(2))?.print();
     let data = arguments.root.join("target/bench/data");
     std::fs::create_dir_all(&data)?;
-    let setup = Setup { root: arguments.root.clone(), data, cores: None };
+    let setup = Setup { root: arguments.root.clone(), data, cores: None, flags: Vec::new() };
     let served: Served = Peer::Tidings.start(&setup)?;
     let bench = Bench { address: served.address, data: &served.data, beside: &beside };
     let most = arguments.subscribers;

@@ -4,6 +4,8 @@
 //! `store DIR compact STORE` is started by the benchmark itself, for a process whose memory is that of one
 //! store.
 
+mod rows;
+
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,6 +110,9 @@ async fn main() -> Result<(), Failed> {
     }
     if wanted("reads") {
         reads(&folder.path().join("reads")).await?;
+    }
+    if wanted("rows") {
+        rows::rows(&folder.path().join("rows")).await?;
     }
     if wanted("delete") {
         delete(&folder.path().join("delete")).await?;
@@ -304,7 +309,7 @@ async fn fan_out(path: &Path, raw: &Raw) -> Result<(), Failed> {
     }
     let elapsed = start.elapsed().as_secs_f64();
     store.flush()?;
-    store.tend()?;
+    store.merge_now()?;
     let after = Usage::now();
     let (p50, rate) = (times.quantile(0.5), references as f64 / elapsed);
     let ratio = p50 / raw.p50;
@@ -402,7 +407,7 @@ async fn delete(path: &Path) -> Result<(), Failed> {
     let deleted = begun.elapsed().as_secs_f64() * 1e6;
     let begun = Instant::now();
     store.flush()?;
-    store.tend()?;
+    store.merge_now()?;
     let segments = std::fs::read_dir(path.join("segments"))?.count();
     let freed = begun.elapsed().as_secs_f64();
     report("delete a log of 100,000 records", &format!("{deleted:.0} us, one commit"), "one commit", true);
