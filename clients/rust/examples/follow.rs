@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 
 use tidings_client::rooms::{
-    Client, ConnectionState, Credential, Event, Handler, InFile, InMemory, LastSeen, NoCredential, Skip,
-    Stopped, Target, Token, Wire,
+    Client, ConnectionState, Credential, Event, Handler, InFile, InMemory, LastSeen, MissedEvents,
+    NoCredential, Stopped, Target, Token, Wire,
 };
 
 struct Print;
@@ -24,7 +24,7 @@ impl Handler for Print {
         Ok(())
     }
 
-    fn skipped(&mut self, skip: &Skip) {
+    fn skipped(&mut self, skip: &MissedEvents) {
         eprintln!("events are lost ({}): continuing with later ones", skip.name);
     }
 

@@ -9,8 +9,8 @@ use super::retry::{End, Next, Retry};
 use super::stopped::BoxError;
 use super::stream::{Item, Stream};
 use super::{
-    ConnectionState, Credential, Event, Handler, Info, LastSeen, NoCredential, Reason, Refusal, Skip,
-    Stopped, Target, Why,
+    BackoffReason, ConnectionState, Credential, Event, Handler, Info, LastSeen, MissedEvents, NoCredential,
+    Reason, Refusal, Stopped, Target,
 };
 use crate::{Clock, Rng, SystemClock, SystemRng};
 
@@ -110,7 +110,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
                     if !self.credential.refresh().await {
                         break Stopped::Unauthorized(refusal);
                     }
-                    (wait, Why::TokenRefused)
+                    (wait, BackoffReason::TokenRefused)
                 }
             };
             self.handler.state(&ConnectionState::Backoff { wait, why });
@@ -210,13 +210,13 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
             Reason::CaughtUp => None,
             Reason::Compacted | Reason::Reset => {
                 let name = if info.reason == Reason::Reset { "reset" } else { "compacted" };
-                self.skip(&Skip::of(name, &info.detail)).await?;
+                self.skip(&MissedEvents::of(name, &info.detail)).await?;
                 self.last_seen.store(info.cursor.as_ref()).await.map_err(last_seen)?;
                 self.skip_reported = false;
                 None
             }
-            Reason::SlowConsumer => Some(End::Again { why: Why::SlowConsumer, retry_after }),
-            Reason::ServerRestart => Some(End::Again { why: Why::ServerRestart, retry_after }),
+            Reason::SlowConsumer => Some(End::Again { why: BackoffReason::SlowConsumer, retry_after }),
+            Reason::ServerRestart => Some(End::Again { why: BackoffReason::ServerRestart, retry_after }),
             Reason::MembershipRevoked => {
                 Some(End::Stop(Stopped::Forbidden(refusal(403, "membership-revoked"))))
             }
@@ -225,7 +225,7 @@ impl<H: Handler, L: LastSeen, C: Credential> Client<H, L, C> {
     }
 
     /// Tells the handler once that events are gone, and clears the cursor.
-    async fn skip(&mut self, skip: &Skip) -> Result<(), Stopped> {
+    async fn skip(&mut self, skip: &MissedEvents) -> Result<(), Stopped> {
         if !std::mem::replace(&mut self.skip_reported, true) {
             self.handler.skipped(skip);
         }

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::event::retry_after;
 use super::retry::{End, RETRY_AFTER_MAX};
-use super::{REFUSAL_BYTES, Refusal, Skip, Stopped, Target, Why};
+use super::{BackoffReason, MissedEvents, REFUSAL_BYTES, Refusal, Stopped, Target};
 
 /// A connection to the server, with or without TLS.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -104,13 +104,13 @@ pub(super) async fn refused(answer: Answer, had_cursor: bool) -> End {
     match parts.status {
         StatusCode::UNAUTHORIZED => End::Unauthorized(refusal),
         StatusCode::FORBIDDEN => End::Stop(Stopped::Forbidden(refusal)),
-        StatusCode::CONFLICT => End::Again { why: Why::SlowConsumer, retry_after },
+        StatusCode::CONFLICT => End::Again { why: BackoffReason::SlowConsumer, retry_after },
         StatusCode::GONE => {
-            End::Gone { skip: Skip::of(&refusal.error, &said["detail"]), had_cursor, retry_after }
+            End::Gone { skip: MissedEvents::of(&refusal.error, &said["detail"]), had_cursor, retry_after }
         }
         // A success that is not a stream comes from something between, such as a proxy's page.
         status if status.is_server_error() || status.is_success() || passes(status) => {
-            End::Again { why: Why::Unavailable(status.as_u16()), retry_after }
+            End::Again { why: BackoffReason::Unavailable(status.as_u16()), retry_after }
         }
         _ => End::Stop(Stopped::Refused(refusal)),
     }

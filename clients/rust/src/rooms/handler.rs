@@ -16,7 +16,7 @@ pub trait Handler: Send {
 
     /// Called when events were missed for good: they are no longer stored, or the reader's cursor belongs to
     /// another history. An application that shows a conversation should say so, or reload it.
-    fn skipped(&mut self, skip: &Skip) {
+    fn skipped(&mut self, skip: &MissedEvents) {
         let _ = skip;
     }
 
@@ -33,7 +33,7 @@ pub trait Handler: Send {
 
 /// Why events were missed, and what the server still has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skip {
+pub struct MissedEvents {
     /// Name of the error or reason: `CursorCompacted`, `FutureCursor`, `compacted` or `reset`.
     pub name: String,
     /// Last position that is no longer stored.
@@ -44,7 +44,7 @@ pub struct Skip {
     pub head: Option<Cursor>,
 }
 
-impl Skip {
+impl MissedEvents {
     pub(super) fn of(name: &str, detail: &serde_json::Value) -> Self {
         let cursor = |field: &str| detail[field].as_str().and_then(|text| text.parse().ok());
         Self { name: name.to_owned(), floor: cursor("floor"), oldest: cursor("oldest"), head: cursor("head") }
@@ -65,13 +65,13 @@ pub enum ConnectionState {
         /// Time to wait.
         wait: Duration,
         /// Reason to wait.
-        why: Why,
+        why: BackoffReason,
     },
 }
 
 /// Why the client waits before it connects again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum BackoffReason {
     /// The server ended the stream because the client read too little for too long.
     SlowConsumer,
     /// The stream ended normally.

@@ -26,7 +26,7 @@ pub use client::Client;
 pub use credential::{Credential, NoCredential, Token};
 pub use cursor::{BadCursor, Cursor};
 pub use event::{Event, Info, Kind, Reason};
-pub use handler::{ConnectionState, Handler, Skip, Why};
+pub use handler::{BackoffReason, ConnectionState, Handler, MissedEvents};
 pub use last_seen::{InFile, InMemory, LastSeen};
 pub use stopped::{Refusal, Stopped};
 pub use target::{BadTarget, Target, Wire};

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Refusal, Skip, Stopped, Why};
+use super::{BackoffReason, MissedEvents, Refusal, Stopped};
 use crate::Rng;
 
 /// Range of the wait after a stream that ended, or was ended for being slow, in milliseconds.
@@ -22,9 +22,9 @@ pub(super) const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) enum End {
     /// Another attempt is worthwhile.
-    Again { why: Why, retry_after: Option<Duration> },
+    Again { why: BackoffReason, retry_after: Option<Duration> },
     /// The server refused the cursor. It must not do so if it was given none.
-    Gone { skip: Skip, had_cursor: bool, retry_after: Option<Duration> },
+    Gone { skip: MissedEvents, had_cursor: bool, retry_after: Option<Duration> },
     /// The server refused the token.
     Unauthorized(Refusal),
     /// Another attempt is pointless.
@@ -32,12 +32,12 @@ pub(super) enum End {
 }
 
 impl End {
-    pub(super) fn again(why: Why) -> Self {
+    pub(super) fn again(why: BackoffReason) -> Self {
         Self::Again { why, retry_after: None }
     }
 
     pub(super) fn network(error: impl ToString) -> Self {
-        Self::again(Why::Network(error.to_string()))
+        Self::again(BackoffReason::Network(error.to_string()))
     }
 }
 
@@ -45,7 +45,7 @@ impl End {
 #[derive(Debug)]
 pub(super) enum Next {
     /// Wait, then connect.
-    Wait(Duration, Why),
+    Wait(Duration, BackoffReason),
     /// Obtain a new token; then wait and connect, or stop if there is none.
     Refresh(Duration, Refusal),
     Stop(Stopped),
@@ -82,22 +82,22 @@ impl Retry {
             End::Stop(stopped) => Next::Stop(stopped),
             End::Again { why, retry_after } => {
                 let wait = match &why {
-                    Why::Unavailable(_) | Why::Network(_) => self.failure_wait(rng),
-                    Why::SlowConsumer
-                    | Why::Ended
-                    | Why::ServerRestart
-                    | Why::Skipped
-                    | Why::TokenRefused => pause(rng),
+                    BackoffReason::Unavailable(_) | BackoffReason::Network(_) => self.failure_wait(rng),
+                    BackoffReason::SlowConsumer
+                    | BackoffReason::Ended
+                    | BackoffReason::ServerRestart
+                    | BackoffReason::Skipped
+                    | BackoffReason::TokenRefused => pause(rng),
                 };
                 Next::Wait(self.at_least(wait, retry_after), why)
             }
             End::Gone { had_cursor: true, retry_after, .. } => {
-                Next::Wait(self.at_least(pause(rng), retry_after), Why::Skipped)
+                Next::Wait(self.at_least(pause(rng), retry_after), BackoffReason::Skipped)
             }
             // Connecting again at once would give the same answer.
             End::Gone { had_cursor: false, retry_after, .. } => {
                 let wait = self.failure_wait(rng);
-                Next::Wait(self.at_least(wait, retry_after), Why::Unavailable(410))
+                Next::Wait(self.at_least(wait, retry_after), BackoffReason::Unavailable(410))
             }
             End::Unauthorized(refusal) if std::mem::replace(&mut self.refreshed, true) => {
                 Next::Stop(Stopped::Unauthorized(refusal))
@@ -190,16 +190,16 @@ mod tests {
     fn ends() -> impl Strategy<Value = End> {
         let retry_after = || proptest::option::of((0..400_000u64).prop_map(Duration::from_millis));
         let why = prop_oneof![
-            Just(Why::SlowConsumer),
-            Just(Why::Ended),
-            Just(Why::ServerRestart),
-            Just(Why::Unavailable(503)),
-            Just(Why::Network("cut".to_owned())),
+            Just(BackoffReason::SlowConsumer),
+            Just(BackoffReason::Ended),
+            Just(BackoffReason::ServerRestart),
+            Just(BackoffReason::Unavailable(503)),
+            Just(BackoffReason::Network("cut".to_owned())),
         ];
         prop_oneof![
             4 => (why, retry_after()).prop_map(|(why, retry_after)| End::Again { why, retry_after }),
             1 => (any::<bool>(), retry_after()).prop_map(|(had_cursor, retry_after)| End::Gone {
-                skip: Skip::of("CursorCompacted", &serde_json::Value::Null),
+                skip: MissedEvents::of("CursorCompacted", &serde_json::Value::Null),
                 had_cursor,
                 retry_after
             }),

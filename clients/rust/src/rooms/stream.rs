@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use super::connection::{Answer, ask, refused};
 use super::event::Message;
 use super::retry::End;
-use super::{Cursor, EVENT_BYTES, Refusal, Skip, Stopped, Target, Why, Wire};
+use super::{BackoffReason, Cursor, EVENT_BYTES, MissedEvents, Refusal, Stopped, Target, Wire};
 use crate::sse;
 
 /// Response header with the position at which the stream starts.
@@ -127,7 +127,7 @@ impl Stream {
             Open::WebSocket(socket) => match socket.next().await {
                 Some(Ok(message)) => message_item(message),
                 Some(Err(error)) => Err(End::network(error)),
-                None => Err(End::again(Why::Ended)),
+                None => Err(End::again(BackoffReason::Ended)),
             },
         }
     }
@@ -145,7 +145,7 @@ impl Events {
             Some(sse::Item::Id(id)) => Ok(id.parse().map_or(Item::Sign, Item::Position)),
             Some(sse::Item::Event(event)) => parsed_item(Message::parse(Some(&event.name), &event.data)),
             None => match self.body.frame().await {
-                None => Err(End::again(Why::Ended)),
+                None => Err(End::again(BackoffReason::Ended)),
                 Some(Err(error)) => Err(End::network(error)),
                 Some(Ok(frame)) => {
                     self.chunk = frame.into_data().unwrap_or_default();
@@ -170,16 +170,16 @@ fn parsed_item(message: Result<Option<Message>, super::event::Malformed>) -> Res
 
 /// Meaning of a WebSocket's close frame. An infoEvent sent before it says the same in more detail.
 fn closed(frame: Option<CloseFrame>) -> End {
-    let Some(frame) = frame else { return End::again(Why::Ended) };
+    let Some(frame) = frame else { return End::again(BackoffReason::Ended) };
     let refusal = |status| Refusal { status, error: String::new(), message: frame.reason.to_string() };
     match u16::from(frame.code) {
-        1000 | 1001 => End::again(Why::Ended),
-        1012 => End::again(Why::ServerRestart),
+        1000 | 1001 => End::again(BackoffReason::Ended),
+        1012 => End::again(BackoffReason::ServerRestart),
         4401 => End::Unauthorized(refusal(401)),
         4403 => End::Stop(Stopped::Forbidden(refusal(403))),
-        4409 => End::again(Why::SlowConsumer),
+        4409 => End::again(BackoffReason::SlowConsumer),
         4410 => End::Gone {
-            skip: Skip::of(&frame.reason, &serde_json::Value::Null),
+            skip: MissedEvents::of(&frame.reason, &serde_json::Value::Null),
             had_cursor: true,
             retry_after: None,
         },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidings_client::rooms::{ConnectionState, Reason, Skip, Stopped, Why, Wire};
+use tidings_client::rooms::{BackoffReason, ConnectionState, MissedEvents, Reason, Stopped, Wire};
 
 use crate::scene::*;
 
@@ -32,14 +32,14 @@ async fn on_410_it_tells_of_the_skip_drops_its_cursor_and_begins_at_the_head() {
         let call = scene.call().await;
         assert_eq!(call.cursor(), Some("01A"));
         call.refuse(410, json!({"error": "CursorCompacted", "message": "gone", "detail": detail})).await;
-        let skip = Skip {
+        let skip = MissedEvents {
             name: "CursorCompacted".to_owned(),
             floor: Some(cursor("01E")),
             oldest: Some(cursor("01F")),
             head: Some(cursor("01G")),
         };
         scene.expect([Told::Skipped(skip), Told::Stored(None)]).await;
-        assert_eq!(scene.wait().await, (Why::Skipped, PAUSE_LEAST));
+        assert_eq!(scene.wait().await, (BackoffReason::Skipped, PAUSE_LEAST));
         let call = scene.call().await;
         assert_eq!(call.cursor(), None);
         let mut flow = call.open().await;
@@ -62,7 +62,7 @@ async fn a_410_to_a_client_without_a_cursor_is_trouble_like_any_other() {
         let mut scene = begin(Setup::on(wire)).await;
         for wait in [500, 1000, 2000] {
             scene.call().await.refuse(410, json!({"error": "CursorCompacted"})).await;
-            assert_eq!(scene.wait().await, (Why::Unavailable(410), millis(wait)));
+            assert_eq!(scene.wait().await, (BackoffReason::Unavailable(410), millis(wait)));
         }
     }
 }
@@ -76,7 +76,7 @@ async fn on_409_it_waits_a_moment_and_comes_back_with_the_same_cursor() {
             let call = scene.call().await;
             assert_eq!(call.cursor(), Some("01A"));
             call.refuse(409, json!({"error": "SlowConsumer", "message": "too slow"})).await;
-            assert_eq!(scene.wait().await, (Why::SlowConsumer, wait));
+            assert_eq!(scene.wait().await, (BackoffReason::SlowConsumer, wait));
         }
     }
 }
@@ -94,7 +94,7 @@ async fn told_that_it_is_slow_it_waits_a_moment_and_comes_back_with_the_same_cur
         )
         .await;
         scene.expect([event("01B"), stored("01B"), Told::Info(Reason::SlowConsumer)]).await;
-        assert_eq!(scene.wait().await, (Why::SlowConsumer, PAUSE_MOST));
+        assert_eq!(scene.wait().await, (BackoffReason::SlowConsumer, PAUSE_MOST));
         assert_eq!(scene.call().await.cursor(), Some("01B"));
     }
 }
@@ -105,7 +105,7 @@ async fn a_server_that_stops_is_come_back_to_after_the_time_it_says() {
         let (mut scene, mut flow) = Scene::streaming(resuming(wire)).await;
         flow.info("server-restart", "01A", json!({"retryAfter": 2.25})).await;
         scene.expect([Told::Info(Reason::ServerRestart)]).await;
-        assert_eq!(scene.wait().await, (Why::ServerRestart, millis(2250)));
+        assert_eq!(scene.wait().await, (BackoffReason::ServerRestart, millis(2250)));
         assert_eq!(scene.call().await.cursor(), Some("01A"));
     }
 }
@@ -115,19 +115,19 @@ async fn a_retry_after_is_waited_for() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
         scene.call().await.refuse(409, json!({"error": "SlowConsumer", "retryAfter": 1.5})).await;
-        assert_eq!(scene.wait().await, (Why::SlowConsumer, millis(1500)));
+        assert_eq!(scene.wait().await, (BackoffReason::SlowConsumer, millis(1500)));
         // The header has whole seconds, for clients that do not read the body.
         scene.call().await.refuse_with(503, "retry-after: 7\r\n", json!({})).await;
-        assert_eq!(scene.wait().await, (Why::Unavailable(503), millis(7000)));
+        assert_eq!(scene.wait().await, (BackoffReason::Unavailable(503), millis(7000)));
         let both = json!({"error": "TooManyStreams", "retryAfter": 6.5});
         scene.call().await.refuse_with(429, "retry-after: 7\r\n", both).await;
-        assert_eq!(scene.wait().await, (Why::Unavailable(429), millis(6500)));
+        assert_eq!(scene.wait().await, (BackoffReason::Unavailable(429), millis(6500)));
         // It does not shorten a longer wait of the client's own.
         scene.draw_at(100);
         scene.call().await.refuse(503, json!({"retryAfter": 0.1})).await;
-        assert_eq!(scene.wait().await, (Why::Unavailable(503), millis(4000)));
+        assert_eq!(scene.wait().await, (BackoffReason::Unavailable(503), millis(4000)));
         scene.call().await.refuse(409, json!({"retryAfter": 86_400})).await;
-        assert_eq!(scene.wait().await, (Why::SlowConsumer, millis(300_000)), "but not for a day");
+        assert_eq!(scene.wait().await, (BackoffReason::SlowConsumer, millis(300_000)), "but not for a day");
     }
 }
 
@@ -136,12 +136,12 @@ async fn what_retry_says_is_the_least_wait_from_then_on() {
     let (mut scene, mut flow) = Scene::streaming(Setup::on(Wire::Sse)).await;
     flow.raw("retry: 900\n\n").await;
     flow.end().await;
-    assert_eq!(scene.wait().await, (Why::Ended, millis(900)));
+    assert_eq!(scene.wait().await, (BackoffReason::Ended, millis(900)));
     let mut flow = scene.call().await.open().await;
     scene.expect([streaming()]).await;
     flow.raw("retry: 0\n\n").await;
     flow.end().await;
-    assert_eq!(scene.wait().await, (Why::Ended, PAUSE_LEAST), "but nothing makes it hurry");
+    assert_eq!(scene.wait().await, (BackoffReason::Ended, PAUSE_LEAST), "but nothing makes it hurry");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_network_error_is_waited_for_longer_each_time_but_not_longer_than_half
             // Closes the connection without a response.
             assert_eq!(scene.call().await.cursor(), Some("01A"));
             let (why, wait) = scene.wait().await;
-            assert!(matches!(why, Why::Network(_)), "{why:?}");
+            assert!(matches!(why, BackoffReason::Network(_)), "{why:?}");
             assert_eq!(wait, Duration::from_secs(seconds));
         }
         scene.draw_at(0);
@@ -170,7 +170,7 @@ async fn a_server_that_is_not_there_is_a_network_error() {
         let Told::State(ConnectionState::Backoff { why, .. }) = scene.told().await else {
             panic!("it waits")
         };
-        assert!(matches!(why, Why::Network(_)), "{why:?}");
+        assert!(matches!(why, BackoffReason::Network(_)), "{why:?}");
     }
 }
 
@@ -183,7 +183,10 @@ async fn a_5xx_is_waited_for_longer_each_time_and_the_cursor_is_kept() {
             let call = scene.call().await;
             assert_eq!(call.cursor(), Some("01A"));
             call.refuse(status, json!({"error": "Unavailable", "message": "later"})).await;
-            assert_eq!(scene.wait().await, (Why::Unavailable(status), Duration::from_secs(seconds)));
+            assert_eq!(
+                scene.wait().await,
+                (BackoffReason::Unavailable(status), Duration::from_secs(seconds))
+            );
         }
     }
 }
@@ -262,7 +265,7 @@ async fn on_401_it_gets_a_new_token_once() {
         let mut scene = begin(resuming(wire)).await;
         scene.call().await.refuse(401, refusal.clone()).await;
         scene.expect([Told::Refreshed]).await;
-        assert_eq!(scene.wait().await, (Why::TokenRefused, PAUSE_LEAST));
+        assert_eq!(scene.wait().await, (BackoffReason::TokenRefused, PAUSE_LEAST));
         let call = scene.call().await;
         assert_eq!((call.header("authorization"), call.cursor()), (Some("Bearer token-2"), Some("01A")));
         call.refuse(401, refusal.clone()).await;
@@ -282,7 +285,7 @@ async fn a_token_that_expires_in_a_stream_is_replaced_as_often_as_streams_last()
             scene.pass(Duration::from_secs(10)).await;
             flow.info("token-expired", "01A", json!({"status": 401})).await;
             scene.expect([Told::Info(Reason::TokenExpired), Told::Refreshed]).await;
-            assert_eq!(scene.wait().await.0, Why::TokenRefused);
+            assert_eq!(scene.wait().await.0, BackoffReason::TokenRefused);
             let call = scene.call().await;
             assert_eq!(call.header("authorization"), Some(token));
             flow = call.open().await;
@@ -323,7 +326,7 @@ async fn an_answer_that_is_no_stream_is_trouble_that_may_pass() {
     for wire in WIRES {
         let mut scene = begin(resuming(wire)).await;
         scene.call().await.refuse(200, json!("please log in to the hotel's network")).await;
-        assert_eq!(scene.wait().await, (Why::Unavailable(200), millis(500)));
+        assert_eq!(scene.wait().await, (BackoffReason::Unavailable(200), millis(500)));
     }
 }
 
@@ -358,13 +361,13 @@ async fn a_server_without_a_sign_for_two_and_a_half_heartbeats_is_left() {
         scene.expect([event("01B"), stored("01B")]).await;
         scene.pass(millis(37_500)).await;
         let (why, _) = scene.wait().await;
-        assert_eq!(why, Why::Network("the server has said nothing for 37.5 s".to_owned()));
+        assert_eq!(why, BackoffReason::Network("the server has said nothing for 37.5 s".to_owned()));
         flow.gone().await;
         // A server that accepts the connection and does not answer is left as well.
         let call = scene.call().await;
         assert_eq!(call.cursor(), Some("01B"));
         scene.pass(millis(37_500)).await;
-        assert!(matches!(scene.wait().await.0, Why::Network(_)));
+        assert!(matches!(scene.wait().await.0, BackoffReason::Network(_)));
     }
 }
 
@@ -375,7 +378,7 @@ async fn an_event_that_is_cut_in_the_middle_is_not_handled_and_comes_whole_later
         flow.message("01A").await;
         flow.cut("01B").await;
         scene.expect([event("01A"), stored("01A")]).await;
-        assert!(matches!(scene.wait().await.0, Why::Network(_)));
+        assert!(matches!(scene.wait().await.0, BackoffReason::Network(_)));
         let call = scene.call().await;
         assert_eq!(call.cursor(), Some("01A"));
         let mut flow = call.open().await;
@@ -388,11 +391,11 @@ async fn an_event_that_is_cut_in_the_middle_is_not_handled_and_comes_whole_later
 async fn what_is_no_event_is_trouble_and_not_a_gap() {
     let (mut scene, mut flow) = Scene::streaming(resuming(Wire::Sse)).await;
     flow.raw("id: 01B\nevent: messageEvent\ndata: {\"cursor\":\n\n").await;
-    assert!(matches!(scene.wait().await.0, Why::Network(_)));
+    assert!(matches!(scene.wait().await.0, BackoffReason::Network(_)));
     assert_eq!(scene.call().await.cursor(), Some("01A"));
     let (mut scene, mut flow) = Scene::streaming(resuming(Wire::WebSocket)).await;
     flow.text("no JSON").await;
-    assert!(matches!(scene.wait().await.0, Why::Network(_)));
+    assert!(matches!(scene.wait().await.0, BackoffReason::Network(_)));
     assert_eq!(scene.call().await.cursor(), Some("01A"));
 }
 
@@ -405,7 +408,7 @@ async fn an_event_beyond_the_limit_is_not_collected() {
             Wire::Sse => flow.raw(&format!("data: {large}")).await,
             Wire::WebSocket => flow.text(&large).await,
         }
-        assert!(matches!(scene.wait().await.0, Why::Network(_)));
+        assert!(matches!(scene.wait().await.0, BackoffReason::Network(_)));
     }
 }
 
@@ -421,10 +424,10 @@ async fn the_loop_as_the_seed_has_it_subscribes_handles_stores_and_survives_each
         flow.end().await;
         scene.wait().await;
         scene.call().await.refuse(409, json!({"error": "SlowConsumer", "retryAfter": 0.5})).await;
-        assert_eq!(scene.wait().await.0, Why::SlowConsumer);
+        assert_eq!(scene.wait().await.0, BackoffReason::SlowConsumer);
         // Transient: backs off, continues with the same cursor.
         scene.call().await.refuse(503, json!({"error": "Unavailable"})).await;
-        assert_eq!(scene.wait().await.0, Why::Unavailable(503));
+        assert_eq!(scene.wait().await.0, BackoffReason::Unavailable(503));
         let call = scene.call().await;
         assert_eq!(call.cursor(), Some("01B"));
         // Gone410: starts at the head.

@@ -1,7 +1,7 @@
 //! What the client does with events and infos of a stream.
 
 use serde_json::json;
-use tidings_client::rooms::{ConnectionState, Reason, Skip, Stopped, Why, Wire};
+use tidings_client::rooms::{BackoffReason, ConnectionState, MissedEvents, Reason, Stopped, Wire};
 
 use crate::scene::*;
 
@@ -16,7 +16,7 @@ async fn it_is_disconnected_then_connecting_then_streaming_and_then_in_backoff()
         let Told::State(ConnectionState::Backoff { why, wait }) = scene.told().await else {
             panic!("it waits before it comes back")
         };
-        assert_eq!(why, Why::Ended);
+        assert_eq!(why, BackoffReason::Ended);
         scene.pass(wait).await;
         scene.expect([connecting()]).await;
         scene.call().await.open().await;
@@ -153,7 +153,7 @@ async fn only_compacted_and_reset_move_the_cursor_to_where_they_say() {
                 json!({"floor": "01E", "oldest": "01F", "head": "01G", "requested": "01A"}),
             )
             .await;
-            let skip = Skip {
+            let skip = MissedEvents {
                 name: name.to_owned(),
                 floor: Some(cursor("01E")),
                 oldest: Some(cursor("01F")),

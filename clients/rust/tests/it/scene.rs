@@ -10,8 +10,8 @@ use futures_util::SinkExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tidings_client::rooms::{
-    Client, ConnectionState, Credential, Cursor, Event, Handler, InMemory, Info, LastSeen, Reason, Skip,
-    Stopped, Target, Why, Wire,
+    BackoffReason, Client, ConnectionState, Credential, Cursor, Event, Handler, InMemory, Info, LastSeen,
+    MissedEvents, Reason, Stopped, Target, Wire,
 };
 use tidings_client::{Clock, Rng};
 use tidings_engine::ManualClock;
@@ -29,7 +29,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 /// Both protocols: every promise holds on each.
 pub const WIRES: [Wire; 2] = [Wire::Sse, Wire::WebSocket];
 /// Time after which a test fails because something expected has not happened.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the client did, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub enum Told {
     State(ConnectionState),
     Event(String),
     Stored(Option<String>),
-    Skipped(Skip),
+    Skipped(MissedEvents),
     Info(Reason),
     Refreshed,
 }
@@ -118,7 +118,7 @@ impl Handler for RecordingHandler {
         Ok(())
     }
 
-    fn skipped(&mut self, skip: &Skip) {
+    fn skipped(&mut self, skip: &MissedEvents) {
         self.tell(Told::Skipped(skip.clone()));
     }
 
@@ -273,7 +273,7 @@ impl Scene {
 
     /// Asserts that the client waits next; returns reason and duration, and advances the clock. It has not
     /// connected before that.
-    pub async fn wait(&mut self) -> (Why, Duration) {
+    pub async fn wait(&mut self) -> (BackoffReason, Duration) {
         let Told::State(ConnectionState::Backoff { wait, why }) = self.told().await else {
             panic!("it should wait");
         };
@@ -313,6 +313,11 @@ impl Scene {
     /// Asserts that the client stops next; returns the reason.
     pub async fn stopped(mut self) -> Stopped {
         self.expect([disconnected()]).await;
+        self.ended().await
+    }
+
+    /// The reason for which the client has stopped.
+    pub async fn ended(self) -> Stopped {
         in_time("its end", self.client).await.expect("no panic")
     }
 
@@ -323,7 +328,7 @@ impl Scene {
 }
 
 pub async fn in_time<T>(what: &str, coming: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, coming).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
+    tokio::time::timeout(TIMEOUT, coming).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 /// A request that has no response yet.

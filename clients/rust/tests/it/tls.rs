@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidings_client::rooms::{Target, Why};
+use tidings_client::rooms::{BackoffReason, Target};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -52,6 +52,6 @@ async fn a_room_is_followed_through_tls_when_the_certificate_is_trusted() {
         assert!(acceptor.accept(socket).await.is_err());
         scene.expect([disconnected(), connecting()]).await;
         let (why, _) = scene.wait().await;
-        assert!(matches!(&why, Why::Network(error) if error.contains("certificate")), "{why:?}");
+        assert!(matches!(&why, BackoffReason::Network(error) if error.contains("certificate")), "{why:?}");
     }
 }
