@@ -1,0 +1,319 @@
+import { Backoff, retryAfterMs, SETTLED_MS, type BackoffOptions } from "./backoff.js"
+import type { Environment } from "./environment.js"
+import { ConnectionClosedError, isTransient, TidingsError, TimeoutError, UnauthorizedError } from "./errors.js"
+import { Listeners } from "./listeners.js"
+import type { TokenReason, TokenSource } from "./token.js"
+
+/** Why a connection ended, and what follows. */
+export interface Ending {
+  /** `lost`, `timeout`, `silent`, `no-token`, `refused`, `closed`, or what the server says, such as `going-away`. */
+  reason: string
+  /** Close code of the WebSocket, or HTTP status of a refused handshake. */
+  code?: number
+  /** Whether the client connects again. */
+  reconnect: boolean
+  /** Shortest time before that, as the server asks. */
+  retryAfterMs?: number | undefined
+  /** Whether the token was refused, so that another one is needed. */
+  tokenRefused?: boolean
+  error?: unknown
+}
+
+/** State of a connection. It begins `idle` and connects when it is first needed. */
+export type ConnectionState =
+  | { readonly status: "idle" }
+  | { readonly status: "connecting" }
+  | { readonly status: "connected" }
+  /** Connects again at `retryAt`, or sooner when the device wakes up. */
+  | { readonly status: "waiting"; readonly why: Ending; readonly retryAt: number }
+  /** Does not connect again. */
+  | { readonly status: "closed"; readonly why: Ending }
+
+/** What a capability says on the wire. */
+export interface Protocol {
+  /** URL to connect to. */
+  address(token: string | null): URL
+  /** The socket is open; the protocol calls {@link Connection.ready} when it may be used. */
+  opened(token: string | null): void
+  received(data: string | ArrayBuffer): void
+  /** The connection is gone; what waits for an answer gets none. */
+  lost(why: Ending): void
+  /** What a close code means. */
+  judge(code: number, reason: string): Ending
+  /** A frame that the server answers. */
+  heartbeat(): string
+}
+
+export interface ConnectionOptions {
+  environment: Environment
+  token: TokenSource
+  backoff?: BackoffOptions | undefined
+  onError(error: unknown): void
+}
+
+/** Time from dialling to {@link Connection.ready}. */
+export const CONNECT_TIMEOUT_MS = 15_000
+/** Time within which anything must be heard after a heartbeat. */
+export const ANSWER_TIMEOUT_MS = 10_000
+/** The same when the device has woken up, where a dead connection is likely. */
+export const PROBE_TIMEOUT_MS = 4_000
+/** A timer that is late by this much shows that the machine was asleep. */
+const SLEPT_MS = 5_000
+/** Interval at which the clock is watched for a jump. */
+const WATCH_MS = 5_000
+/** Bytes that may wait in the socket before it counts as blocked. */
+export const BUFFERED_MAX = 4 * 1024 * 1024
+
+/**
+ * One WebSocket that comes again by itself. Knows when to connect, how long to wait and when the other side is gone; what is
+ * said is the {@link Protocol}'s.
+ */
+export class Connection {
+  readonly states: Listeners<ConnectionState>
+  state: ConnectionState = { status: "idle" }
+  /** Time without any frame after which a heartbeat is sent. */
+  heartbeatMs = 25_000
+
+  readonly #protocol: Protocol
+  readonly #options: ConnectionOptions
+  readonly #backoff: Backoff
+  #socket: WebSocket | undefined
+  /** Counts dials, so that what belongs to an earlier one is ignored. */
+  #dial = 0
+  #cancels = new Map<"connect" | "retry" | "watch" | "answer", () => void>()
+  #unwake = () => {}
+  #notBefore = 0
+  #heardAt = 0
+  #tickAt = 0
+  #readyAt: number | undefined
+  #tokenReason: TokenReason = "connect"
+  #refusals = 0
+
+  constructor(protocol: Protocol, options: ConnectionOptions) {
+    this.#protocol = protocol
+    this.#options = options
+    this.#backoff = new Backoff(options.environment.random, options.backoff)
+    this.states = new Listeners(options.environment.report)
+  }
+
+  get environment(): Environment {
+    return this.#options.environment
+  }
+
+  /** Connects, if it is the first time. */
+  start(): void {
+    if (this.state.status !== "idle") return
+    this.#unwake = this.environment.wake(() => this.#woken())
+    this.#connect()
+  }
+
+  /** The handshake is over: the connection may be used. */
+  ready(): void {
+    this.#cancel("connect")
+    this.#readyAt = this.#now()
+    this.#set({ status: "connected" })
+    this.#tickAt = this.#now()
+    this.#watch()
+  }
+
+  /** Sends a frame; returns whether the socket took it. */
+  send(data: string | Uint8Array): boolean {
+    if (this.#socket?.readyState !== 1) return false
+    this.#socket.send(data as string)
+    return true
+  }
+
+  /** Whether more waits in the socket than it should. */
+  get blocked(): boolean {
+    return (this.#socket?.bufferedAmount ?? 0) > BUFFERED_MAX
+  }
+
+  /** Ends this socket; whether another follows is up to the ending. */
+  end(why: Ending): void {
+    if (this.state.status === "closed") return
+    this.#dial++
+    for (const cancel of this.#cancels.values()) cancel()
+    this.#cancels.clear()
+    this.#drop()
+    const lasted = this.#now() - (this.#readyAt ?? this.#now())
+    this.#backoff.lasted(lasted)
+    if (lasted >= SETTLED_MS) this.#refusals = 0
+    this.#readyAt = undefined
+    this.#protocol.lost(why)
+    if (why.tokenRefused) {
+      this.#tokenReason = "refused"
+      // A second refusal in a row, or a token that cannot change, is final.
+      if (!this.#options.token.renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
+    }
+    if (!why.reconnect) return this.#finish(why)
+    const delay = this.#backoff.next(why.retryAfterMs)
+    this.#notBefore = this.#now() + (why.retryAfterMs ?? 0)
+    this.#retryIn(delay, why)
+  }
+
+  /** Closes for good. */
+  close(reason = "closed", error?: unknown): void {
+    this.end({ reason, reconnect: false, ...(error !== undefined && { error }) })
+  }
+
+  #finish(why: Ending): void {
+    this.#unwake()
+    this.#set({ status: "closed", why })
+  }
+
+  #retryIn(delay: number, why: Ending): void {
+    this.#after("retry", delay, () => this.#connect())
+    this.#set({ status: "waiting", why, retryAt: this.#now() + delay })
+  }
+
+  #connect(): void {
+    const dial = ++this.#dial
+    this.#set({ status: "connecting" })
+    if (dial !== this.#dial) return
+    this.#options.token.get(this.#tokenReason).then(
+      token => {
+        if (dial === this.#dial) this.#open(token)
+      },
+      (error: unknown) => {
+        if (dial !== this.#dial) return
+        this.#options.onError(error)
+        this.end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
+      },
+    )
+  }
+
+  #open(token: string | null): void {
+    const { WebSocket } = this.environment
+    if (!WebSocket) {
+      const error = new TypeError("this platform has no WebSocket: pass one as `environment.WebSocket`, or start Node 20 with --experimental-websocket")
+      return this.close("no-websocket", error)
+    }
+    this.#after("connect", CONNECT_TIMEOUT_MS, () => {
+      this.end({ reason: "timeout", reconnect: true, error: new TimeoutError("the server did not answer in time") })
+    })
+    let socket: WebSocket
+    const address = this.#protocol.address(token)
+    try {
+      socket = new WebSocket(address.href)
+    } catch (error) {
+      return this.close("bad-address", error)
+    }
+    this.#socket = socket
+    socket.binaryType = "arraybuffer"
+    let opened = false
+    socket.onopen = () => {
+      opened = true
+      this.#tokenReason = "connect"
+      this.#heard()
+      this.#protocol.opened(token)
+    }
+    socket.onmessage = ({ data }) => {
+      this.#heard()
+      try {
+        this.#protocol.received(data as string | ArrayBuffer)
+      } catch (error) {
+        this.#options.onError(error)
+      }
+    }
+    const failed = () => {
+      this.#drop()
+      void this.#explain(address)
+    }
+    // Some platforms do not tell the end of a handshake that failed.
+    socket.onerror = () => opened || failed()
+    socket.onclose = ({ code, reason }) => (opened ? this.end(this.#protocol.judge(code, reason)) : failed())
+  }
+
+  /** A page cannot see why a handshake was refused, so it asks by a plain request, which gets the same refusal. */
+  async #explain(address: URL): Promise<void> {
+    const dial = this.#dial
+    const url = new URL(address)
+    url.protocol = url.protocol.replace("ws", "http")
+    let why: Ending = { reason: "lost", reconnect: true }
+    try {
+      const answer = await this.environment.fetch(url.href, { cache: "no-store" })
+      const text = await answer.text()
+      // 426 is the answer to whoever does not want a WebSocket: nothing is wrong with the rest of the request.
+      if (answer.status >= 400 && answer.status !== 426) why = this.#refused(answer, text)
+    } catch {
+      // The server is away, or does not let this page read its answers.
+    }
+    if (dial === this.#dial) this.end(why)
+  }
+
+  #refused(answer: Response, text: string): Ending {
+    const { status } = answer
+    const error = new TidingsError("REFUSED", `the server refuses the connection with ${status}: ${text.slice(0, 300)}`, { details: { status } })
+    const after = retryAfterMs(answer.headers.get("retry-after"), this.#now())
+    return { reason: "refused", code: status, reconnect: isTransient(status) || status === 401, tokenRefused: status === 401, retryAfterMs: after, error }
+  }
+
+  #drop(): void {
+    const socket = this.#socket
+    this.#socket = undefined
+    if (!socket) return
+    // A half-open connection may take minutes to close; nobody waits for it.
+    socket.onopen = socket.onmessage = socket.onclose = null
+    socket.onerror = () => {}
+    try {
+      socket.close(1000)
+    } catch {
+      // It was closed already.
+    }
+  }
+
+  #heard(): void {
+    this.#heardAt = this.#now()
+    this.#cancel("answer")
+  }
+
+  #watch(): void {
+    this.#after("watch", Math.min(WATCH_MS, this.heartbeatMs), () => {
+      const now = this.#now()
+      const late = now - this.#tickAt - Math.min(WATCH_MS, this.heartbeatMs)
+      this.#tickAt = now
+      if (late > SLEPT_MS) this.#probe(PROBE_TIMEOUT_MS)
+      else if (now - this.#heardAt >= this.heartbeatMs) this.#probe(ANSWER_TIMEOUT_MS)
+      this.#watch()
+    })
+  }
+
+  #probe(timeoutMs: number): void {
+    if (this.#cancels.has("answer")) return
+    this.send(this.#protocol.heartbeat())
+    this.#after("answer", timeoutMs, () => {
+      this.end({ reason: "silent", reconnect: true, error: new ConnectionClosedError("the server says nothing any more") })
+    })
+  }
+
+  /** The device may be reachable again: whoever waits need not wait longer, except for what the server asked for. */
+  #woken(): void {
+    if (this.state.status === "connected") this.#probe(PROBE_TIMEOUT_MS)
+    if (this.state.status !== "waiting") return
+    const left = Math.max(this.#notBefore - this.#now(), 0)
+    if (this.state.retryAt - this.#now() > left) this.#retryIn(left, this.state.why)
+  }
+
+  #set(state: ConnectionState): void {
+    this.state = state
+    this.states.emit(state)
+  }
+
+  #now(): number {
+    return this.environment.clock.now()
+  }
+
+  #after(name: "connect" | "retry" | "watch" | "answer", delayMs: number, then: () => void): void {
+    this.#cancel(name)
+    const cancel = this.environment.clock.after(delayMs, () => {
+      this.#cancels.delete(name)
+      then()
+    })
+    this.#cancels.set(name, cancel)
+  }
+
+  #cancel(name: "connect" | "retry" | "watch" | "answer"): void {
+    this.#cancels.get(name)?.()
+    this.#cancels.delete(name)
+  }
+}

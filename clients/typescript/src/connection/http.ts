@@ -1,0 +1,131 @@
+import { address, type Target } from "./address.js"
+import { retryAfterMs } from "./backoff.js"
+import type { Environment } from "./environment.js"
+import { HttpError, TimeoutError } from "./errors.js"
+import type { TokenSource } from "./token.js"
+import { within } from "./within.js"
+
+/** A token is not used for requests in the last half minute before it expires. */
+const EXPIRY_MARGIN_MS = 30_000
+
+export interface HttpOptions {
+  query?: Record<string, string | number | boolean | undefined>
+  /** Sent as JSON. */
+  body?: unknown
+  headers?: Record<string, string>
+  signal?: AbortSignal | undefined
+  /** Longest time until the answer begins, and then until it is complete. Default: 15 s. */
+  timeoutMs?: number
+  /** Lets the request outlive the page. */
+  keepalive?: boolean
+}
+
+/** A connection that is half-open answers never. */
+const ANSWER_TIMEOUT_MS = 15_000
+
+/** Requests to a project over HTTP, with a token. */
+export class Http {
+  readonly #target: Target
+  readonly #token: TokenSource
+  readonly #environment: Environment
+  #current: Promise<string | null> | undefined
+  #expiresAt = Infinity
+
+  constructor(target: Target, token: TokenSource, environment: Environment) {
+    this.#target = target
+    this.#token = token
+    this.#environment = environment
+  }
+
+  /** URL of a path of the project. */
+  url(segments: string[], query: HttpOptions["query"] = {}): URL {
+    const url = address(this.#target, ...segments)
+    for (const [name, value] of Object.entries(query)) if (value !== undefined) url.searchParams.set(name, String(value))
+    return url
+  }
+
+  /** Sends a request; resolves with the JSON of a success, or undefined if it has no body. Throws {@link HttpError}. */
+  async json<T>(method: string, segments: string[], options: HttpOptions = {}): Promise<T> {
+    const response = await this.send(method, segments, options)
+    const text = await within(response.text(), this.#environment.clock, { timeoutMs: options.timeoutMs ?? ANSWER_TIMEOUT_MS })
+    return (text === "" ? undefined : JSON.parse(text)) as T
+  }
+
+  /** Sends a request; resolves with a response that is a success. A token that is refused is replaced once. */
+  async send(method: string, segments: string[], options: HttpOptions = {}): Promise<Response> {
+    let response = await this.#fetch(method, segments, options, "connect")
+    if (response.status === 401 && this.#token.renewable) response = await this.#fetch(method, segments, options, "refused")
+    if (!response.ok) throw await httpError(response, this.#environment.clock.now())
+    return response
+  }
+
+  async #fetch(method: string, segments: string[], options: HttpOptions, reason: "connect" | "refused"): Promise<Response> {
+    const { query, body, headers, signal, keepalive, timeoutMs = ANSWER_TIMEOUT_MS } = options
+    const token = await this.#bearer(reason)
+    const controller = new AbortController()
+    const forward = () => controller.abort(signal!.reason)
+    if (signal?.aborted) forward()
+    signal?.addEventListener("abort", forward)
+    const cancel = this.#environment.clock.after(timeoutMs, () => controller.abort(new TimeoutError(`no answer within ${timeoutMs} ms`)))
+    try {
+      return await this.#environment.fetch(this.url(segments, query).href, {
+        method,
+        ...(body !== undefined && { body: JSON.stringify(body) }),
+        headers: {
+          ...(body !== undefined && { "content-type": "application/json" }),
+          ...(token !== null && { authorization: `Bearer ${token}` }),
+          ...headers,
+        },
+        ...(keepalive && { keepalive }),
+        signal: controller.signal,
+        redirect: "error",
+      })
+    } finally {
+      cancel()
+      signal?.removeEventListener("abort", forward)
+    }
+  }
+
+  #bearer(reason: "connect" | "refused"): Promise<string | null> {
+    if (reason === "refused" || this.#environment.clock.now() > this.#expiresAt - EXPIRY_MARGIN_MS) this.#current = undefined
+    this.#current ??= this.#token.get(reason).then(
+      token => {
+        this.#expiresAt = expiryOf(token)
+        return token
+      },
+      (error: unknown) => {
+        this.#current = undefined
+        throw error
+      },
+    )
+    return this.#current
+  }
+}
+
+/** The time at which a JSON Web Token expires, in milliseconds; infinite for what is none. */
+function expiryOf(token: string | null): number {
+  try {
+    const { exp } = JSON.parse(atob(token!.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/"))) as { exp?: number }
+    return typeof exp === "number" ? exp * 1000 : Infinity
+  } catch {
+    return Infinity
+  }
+}
+
+/** The error in a response, in whichever of the server's forms it is. */
+export async function httpError(response: Response, now: number): Promise<HttpError> {
+  const text = await response.text().catch(() => "")
+  let said: { error?: unknown; message?: unknown; detail?: object; details?: object; retryAfter?: unknown; code?: unknown } = {}
+  try {
+    said = (JSON.parse(text) as typeof said | null) ?? {}
+  } catch {
+    // Something between the client and the server has answered.
+  }
+  const inner = (typeof said.error === "object" && said.error !== null ? said.error : {}) as { code?: unknown; message?: unknown; details?: object }
+  const code = String(inner.code ?? said.code ?? (typeof said.error === "string" ? said.error : `http_${response.status}`))
+  const message = String(inner.message ?? said.message ?? (typeof said.error === "string" ? said.error : `the server answers ${response.status}`))
+  const seconds = Number(said.retryAfter)
+  const after = seconds > 0 ? seconds * 1000 : retryAfterMs(response.headers.get("retry-after"), now)
+  const details = inner.details ?? said.detail ?? said.details
+  return new HttpError(response.status, code, message, { retryAfterMs: after, ...(details && { details }) })
+}

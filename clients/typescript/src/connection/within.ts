@@ -1,0 +1,22 @@
+import type { Clock } from "./clock.js"
+import { abortReason, TimeoutError } from "./errors.js"
+
+/** How long somebody waits for something. */
+export interface Patience {
+  signal?: AbortSignal | undefined
+  timeoutMs?: number | undefined
+}
+
+/** What comes of a promise, unless the signal aborts or the time is over before. The promise itself goes on. */
+export function within<T>(outcome: Promise<T>, clock: Clock, { signal, timeoutMs }: Patience): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const aborted = () => reject(abortReason(signal!))
+    if (signal?.aborted) aborted()
+    signal?.addEventListener("abort", aborted)
+    const cancel = timeoutMs === undefined ? undefined : clock.after(timeoutMs, () => reject(new TimeoutError(`nothing within ${timeoutMs} ms`)))
+    outcome.then(resolve, reject).finally(() => {
+      signal?.removeEventListener("abort", aborted)
+      cancel?.()
+    })
+  })
+}

@@ -1,0 +1,164 @@
+import { TidingsError } from "../connection/errors.js"
+
+/** Event of a delivery. Which members it has depends on the hook's format: `raw` has only the payload. */
+export interface HookEvent<Payload = unknown> {
+  id?: string
+  type?: string
+  /** Time of the event, ISO 8601. */
+  ts?: string
+  payload: Payload
+}
+
+/** A delivery whose signature is right. */
+export interface Delivery<Payload = unknown> {
+  /** The same in all attempts of a delivery: remember it to handle each delivery once. */
+  readonly id: string
+  readonly sentAt: Date
+  readonly event: HookEvent<Payload>
+  /** The body as it came. */
+  readonly body: string
+}
+
+/** A request that is not a delivery of this hook. Answer it with 400 or 401. */
+export class VerificationError extends TidingsError {
+  constructor(code: "HEADERS" | "TIMESTAMP" | "SIGNATURE" | "BODY", message: string) {
+    super(code, message)
+  }
+}
+
+/** A request of a fetch handler, of Node's `http`, or one that was read already. */
+export type HookRequest =
+  | Request
+  | (AsyncIterable<Uint8Array | string> & { readonly headers: Record<string, string | string[] | undefined> })
+  | { readonly headers: Headers | Record<string, string | string[] | undefined>; readonly body: string | Uint8Array }
+
+export interface VerifyOptions {
+  /** How far the sender's clock may be off. Default: five minutes. */
+  toleranceMs?: number
+  /** Longest body that is read. Default: 1 MiB. */
+  maxBytes?: number
+  /** The time, in milliseconds. Default: now. */
+  now?: number
+}
+
+const encoder = new TextEncoder()
+
+/**
+ * Verifies a delivery by Standard Webhooks and reads it. With several secrets any may have signed, as while one is rotated.
+ * The body must not have been read or changed before. Throws {@link VerificationError}.
+ */
+export async function verify<Payload = unknown>(
+  request: HookRequest,
+  secret: string | readonly string[],
+  { toleranceMs = 300_000, maxBytes = 1024 * 1024, now = Date.now() }: VerifyOptions = {},
+): Promise<Delivery<Payload>> {
+  const header = headersOf(request)
+  const [id, timestamp, signatures] = [header("webhook-id"), header("webhook-timestamp"), header("webhook-signature")]
+  if (!id || !timestamp || !signatures) {
+    throw new VerificationError("HEADERS", "webhook-id, webhook-timestamp or webhook-signature is missing")
+  }
+  const sentAt = /^\d{1,12}$/.test(timestamp) ? Number(timestamp) * 1000 : NaN
+  if (!(Math.abs(now - sentAt) <= toleranceMs)) {
+    throw new VerificationError("TIMESTAMP", `the webhook-timestamp ${timestamp.slice(0, 40)} is not within ${toleranceMs / 1000} s of now`)
+  }
+  const keys = await Promise.all((typeof secret === "string" ? [secret] : secret).map(importKey))
+  const body = await bodyOf(request, maxBytes)
+  const signed = concat(encoder.encode(`${id}.${timestamp}.`), body)
+  const given = signatures.split(" ").filter(each => each.startsWith("v1,")).slice(0, 16)
+  let verified = false
+  for (const key of keys) {
+    for (const each of given) {
+      const bytes = decodeBase64(each.slice(3))
+      // Compares in constant time.
+      if (bytes && (await crypto.subtle.verify("HMAC", key, bytes, signed))) verified = true
+    }
+  }
+  if (!verified) throw new VerificationError("SIGNATURE", "no signature is of this secret and this body")
+  const text = new TextDecoder().decode(body)
+  return { id, sentAt: new Date(sentAt), event: eventOf<Payload>(header, text), body: text }
+}
+
+function importKey(secret: string): Promise<CryptoKey> {
+  const bytes = decodeBase64(secret.replace(/^whsec_/, ""))
+  if (!bytes || bytes.length === 0) throw new TypeError("a secret is whsec_ and base64, as the server gives it")
+  return crypto.subtle.importKey("raw", bytes, { name: "HMAC", hash: "SHA-256" }, false, ["verify"])
+}
+
+function headersOf(request: HookRequest): (name: string) => string | undefined {
+  const { headers } = request
+  if (headers instanceof Headers) return name => headers.get(name) ?? undefined
+  const lower = new Map(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]))
+  return name => {
+    const value = lower.get(name)
+    return Array.isArray(value) ? value.join(" ") : value
+  }
+}
+
+async function bodyOf(request: HookRequest, maxBytes: number): Promise<Uint8Array<ArrayBuffer>> {
+  if (request instanceof Request) return collect(request.body ? chunksOf(request.body) : [], maxBytes)
+  if (Symbol.asyncIterator in request) return collect(request, maxBytes)
+  return collect([request.body], maxBytes)
+}
+
+async function* chunksOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
+  const reader = stream.getReader()
+  try {
+    for (;;) {
+      const { done, value } = await reader.read()
+      if (done) return
+      yield value
+    }
+  } finally {
+    void reader.cancel().catch(() => {})
+  }
+}
+
+async function collect(chunks: AsyncIterable<Uint8Array | string> | (Uint8Array | string)[], maxBytes: number): Promise<Uint8Array<ArrayBuffer>> {
+  const parts: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of chunks) {
+    const bytes = typeof chunk === "string" ? encoder.encode(chunk) : chunk
+    size += bytes.length
+    if (size > maxBytes) throw new VerificationError("BODY", `the body has more than ${maxBytes} bytes`)
+    parts.push(bytes)
+  }
+  return concat(...parts)
+}
+
+function concat(...parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const all = new Uint8Array(parts.reduce((size, part) => size + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    all.set(part, at)
+    at += part.length
+  }
+  return all
+}
+
+function decodeBase64(text: string): Uint8Array<ArrayBuffer> | undefined {
+  try {
+    return Uint8Array.from(atob(text), character => character.charCodeAt(0))
+  } catch {
+    return undefined
+  }
+}
+
+function eventOf<Payload>(header: (name: string) => string | undefined, text: string): HookEvent<Payload> {
+  let body: Record<string, unknown>
+  try {
+    body = JSON.parse(text) as Record<string, unknown>
+  } catch {
+    throw new VerificationError("BODY", "the body is not JSON")
+  }
+  const event = (id: unknown, type: unknown, ts: unknown, payload: unknown): HookEvent<Payload> => ({
+    ...(typeof id === "string" && { id }),
+    ...(typeof type === "string" && { type }),
+    ...(typeof ts === "string" && { ts }),
+    payload: payload as Payload,
+  })
+  if (header("ce-id")) return event(header("ce-id"), header("ce-type"), header("ce-time"), body)
+  const cloud = /^application\/cloudevents\+json/i.test(header("content-type") ?? "")
+  if (cloud) return event(body.id, body.type, body.time, body.data)
+  const envelope = typeof body === "object" && body !== null && "payload" in body && "type" in body && "id" in body
+  return envelope ? event(body.id, body.type, body.ts, body.payload) : event(undefined, undefined, undefined, body)
+}

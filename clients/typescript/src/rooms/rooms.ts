@@ -1,0 +1,203 @@
+import type { Target } from "../connection/address.js"
+import type { ConnectionState } from "../connection/connection.js"
+import { environment, type Environment } from "../connection/environment.js"
+import { ConnectionClosedError } from "../connection/errors.js"
+import { Http } from "../connection/http.js"
+import { Inbox } from "../connection/inbox.js"
+import { TokenSource, type TokenProvider } from "../connection/token.js"
+import type { CursorStore } from "./cursors.js"
+import type { RoomEvent } from "./event.js"
+import { Feed, type FeedHandlers } from "./feed.js"
+import { SeenMarker, type Seen } from "./seen.js"
+import type { Wire } from "./stream.js"
+import { Writer, type NewEvent, type Written } from "./writer.js"
+
+export interface RoomsOptions extends Target {
+  token?: TokenProvider
+  /** Id of the user's device, for read positions. */
+  device?: string
+  /** Closes all readers. */
+  signal?: AbortSignal
+  environment?: Partial<Environment>
+}
+
+export interface FollowOptions {
+  /** Where the cursor is kept. Default: in memory, from the head. */
+  cursors?: CursorStore
+  /** Default: `sse`. */
+  wire?: Wire
+  /** Types of events to receive. Default: all. */
+  types?: string[]
+  /** What the server does with a cursor whose events are gone: refuse it, or begin at the head or at the oldest event. */
+  onStale?: "error" | "head" | "oldest"
+  /** Sends `caught-up` when all stored events have been received. */
+  caughtUp?: boolean
+  signal?: AbortSignal
+}
+
+/** What a follower is told. */
+export interface RoomHandlers extends FeedHandlers {
+  state?(state: ConnectionState): unknown
+}
+
+/** A reader of a room. */
+export interface Following {
+  readonly state: ConnectionState
+  /** Resolves when the reader was closed; rejects with the reason if it could not go on. A rejection that nobody awaits does no harm. */
+  readonly done: Promise<void>
+  close(): void
+}
+
+/** Rooms of a project. */
+export class Rooms {
+  readonly #options: RoomsOptions
+  readonly #environment: Environment
+  readonly #token: TokenSource
+  readonly #http: Http
+  readonly #rooms = new Map<string, Room>()
+
+  constructor(options: RoomsOptions) {
+    this.#options = options
+    this.#environment = environment(options.environment)
+    this.#token = new TokenSource(options.token, this.#environment)
+    this.#http = new Http(options, this.#token, this.#environment)
+  }
+
+  /** A room; always the same object for the same id. */
+  room(id: string): Room {
+    let room = this.#rooms.get(id)
+    if (!room) {
+      const { device, signal } = this.#options
+      room = new Room(id, { http: this.#http, token: this.#token, environment: this.#environment, device, signal })
+      this.#rooms.set(id, room)
+    }
+    return room
+  }
+}
+
+interface RoomParts {
+  http: Http
+  token: TokenSource
+  environment: Environment
+  device: string | undefined
+  signal: AbortSignal | undefined
+}
+
+/** A room: follow it, write to it, remember what was seen. */
+export class Room {
+  readonly id: string
+  readonly #parts: RoomParts
+  readonly #writer: Writer
+  readonly #seen: SeenMarker
+
+  constructor(id: string, parts: RoomParts) {
+    this.id = id
+    this.#parts = parts
+    this.#writer = new Writer(parts.http, id, parts.environment)
+    this.#seen = new SeenMarker(parts.http, id, parts.device, parts.environment)
+  }
+
+  /** Follows the room, from the stored cursor or from the head. Events come one after the other, each once. */
+  follow(handlers: RoomHandlers | ((event: RoomEvent) => unknown), options: FollowOptions = {}): Following {
+    const { http, token, environment, device } = this.#parts
+    const own: RoomHandlers = typeof handlers === "function" ? { event: handlers } : handlers
+    const query = {
+      types: options.types?.join(","),
+      deviceId: device,
+      onStale: options.onStale,
+      caughtUp: options.caughtUp ? 1 : undefined,
+    }
+    const feed = new Feed({
+      url: http.url(["rooms", this.id, "events"], query),
+      wire: options.wire ?? "sse",
+      cursors: options.cursors,
+      token,
+      environment,
+      handlers: own,
+    })
+    if (own.state) feed.states.add(own.state.bind(own))
+    const signals = [options.signal, this.#parts.signal].filter(signal => signal !== undefined)
+    const stop = () => feed.stop()
+    for (const signal of signals) signal.addEventListener("abort", stop)
+    if (signals.some(signal => signal.aborted)) stop()
+    const done = feed.run().then(why => {
+      for (const signal of signals) signal.removeEventListener("abort", stop)
+      if (why.reason !== "closed") throw why.error ?? new ConnectionClosedError(`the room ${this.id} cannot be followed: ${why.reason}`, { retryable: false })
+    })
+    done.catch(() => {})
+    return {
+      get state() {
+        return feed.state
+      },
+      done,
+      close: stop,
+    }
+  }
+
+  /**
+   * The events for a `for await` loop. An event's cursor is stored when the next one is asked for; leaving the loop does not
+   * store that of the last one.
+   */
+  events(options: FollowOptions = {}): AsyncIterableIterator<RoomEvent> {
+    let handled: { resolve(): void; reject(why: unknown): void } | undefined
+    const inbox = new Inbox<RoomEvent>(() => {
+      following.close()
+      handled?.reject(new Error("the loop was left"))
+    })
+    const handle = (event: RoomEvent) =>
+      new Promise<void>((resolve, reject) => {
+        handled = { resolve, reject }
+        inbox.push(event)
+      })
+    const following = this.follow(handle, options)
+    following.done.then(() => inbox.end(), (error: unknown) => inbox.end({ error }))
+    let given = false
+    return {
+      next() {
+        // Whoever asks for the next one has handled the one before.
+        if (given) handled?.resolve()
+        given = true
+        return inbox.next()
+      },
+      return: () => inbox.return(),
+      [Symbol.asyncIterator]() {
+        return this
+      },
+    }
+  }
+
+  /** Writes events, all or none, and once even if the request has to be repeated. */
+  write(events: NewEvent | NewEvent[], options?: { signal?: AbortSignal; timeoutMs?: number }): Promise<Written[]> {
+    return this.#writer.write(events, options)
+  }
+
+  /** Tells the others that the user is typing. Live only: not stored, not repeated. */
+  async typing(payload: object = {}): Promise<void> {
+    await this.#writer.write({ type: "typingEvent", payload })
+  }
+
+  /** Marks what the user has seen. Sent after a second, the latest only. */
+  markSeen(cursor: string, { force = false } = {}): void {
+    this.#seen.mark(cursor, force)
+  }
+
+  /** Sends what was marked now. */
+  flushSeen(): Promise<void> {
+    return this.#seen.flush()
+  }
+
+  /** Read positions of the user in this room. */
+  seen({ signal }: { signal?: AbortSignal } = {}): Promise<Seen> {
+    return this.#parts.http.json("GET", ["rooms", this.id, "seen"], { query: { deviceId: this.#parts.device }, signal })
+  }
+
+  /** Adds and removes members, for tokens with the scope `manage`. Creates the room. */
+  changeMembers({ add = [], remove = [], signal }: { add?: string[]; remove?: string[]; signal?: AbortSignal }): Promise<{ members: string[] }> {
+    return this.#parts.http.json("POST", ["rooms", this.id, "members"], { body: { add, remove }, signal })
+  }
+
+  /** A page of the members. */
+  members({ limit, cursor, signal }: { limit?: number; cursor?: string; signal?: AbortSignal } = {}): Promise<{ members: string[]; nextCursor?: string }> {
+    return this.#parts.http.json("GET", ["rooms", this.id, "members"], { query: { limit, cursor }, signal })
+  }
+}

@@ -1,0 +1,97 @@
+import { Backoff } from "../connection/backoff.js"
+import type { Environment } from "../connection/environment.js"
+import { abortReason, HttpError, TidingsError, TimeoutError } from "../connection/errors.js"
+import type { Http } from "../connection/http.js"
+
+/** An event to be written. */
+export interface NewEvent {
+  type: "messageEvent" | "reactionEvent" | "typingEvent" | (string & {})
+  payload: object
+}
+
+/** What became of a written event. */
+export interface Written {
+  cursor: string
+  emittedAt: string
+}
+
+/** Writes that wait for the one before. */
+const QUEUE_MAX = 1_000
+/** Time after which a write is given up. */
+const WRITE_TIMEOUT_MS = 30_000
+
+/**
+ * Writes events to a room, one request after the other. A request that fails on the way is repeated under its number, and the
+ * server stores it once.
+ */
+export class Writer {
+  readonly #http: Http
+  readonly #segments: string[]
+  readonly #environment: Environment
+  #producer: { id: string; next: number } | undefined
+  #tail: Promise<unknown> = Promise.resolve()
+  #queued = 0
+
+  constructor(http: Http, room: string, environment: Environment) {
+    this.#http = http
+    this.#segments = ["rooms", room, "events"]
+    this.#environment = environment
+  }
+
+  /** Writes events atomically, in the order of the calls. */
+  write(events: NewEvent | NewEvent[], { signal, timeoutMs = WRITE_TIMEOUT_MS }: { signal?: AbortSignal; timeoutMs?: number } = {}): Promise<Written[]> {
+    const list = Array.isArray(events) ? events : [events]
+    // The server does not number typing events: they are worth nothing when they are late.
+    if (list.some(event => event.type === "typingEvent")) return this.#post(list, {}, signal)
+    if (this.#queued >= QUEUE_MAX) {
+      return Promise.reject(new TidingsError("BACKPRESSURE", `${QUEUE_MAX} writes wait already`, { retryable: true }))
+    }
+    this.#queued++
+    const written = this.#tail.then(() => this.#numbered(list, signal, this.#environment.clock.now() + timeoutMs))
+    this.#tail = written.catch(() => {}).then(() => void this.#queued--)
+    return written
+  }
+
+  async #numbered(events: NewEvent[], signal: AbortSignal | undefined, until: number): Promise<Written[]> {
+    const { clock, random } = this.#environment
+    const producer = (this.#producer ??= { id: randomId(), next: 0 })
+    const headers = { "producer-id": producer.id, "producer-epoch": "0", "producer-seq": String(producer.next) }
+    const backoff = new Backoff(random)
+    for (;;) {
+      if (signal?.aborted) throw abortReason(signal)
+      try {
+        const written = await this.#post(events, headers, signal)
+        producer.next++
+        return written
+      } catch (error) {
+        const passing = error instanceof TidingsError ? error.retryable : error instanceof TypeError
+        if (error instanceof HttpError && !passing) {
+          // The server knows the number from before and not what it answered, or the number is not the next one.
+          if (error.code.startsWith("Producer")) this.#producer = undefined
+          throw error
+        }
+        const delay = backoff.next(error instanceof HttpError ? error.retryAfterMs : undefined)
+        if (!passing || clock.now() + delay > until) {
+          // It may have been written: its number must not be used for anything else.
+          this.#producer = undefined
+          throw passing && !(error instanceof HttpError) ? new TimeoutError("the write was not answered in time; it may have taken effect") : error
+        }
+        await new Promise<void>(resolve => {
+          const cancel = clock.after(delay, resolve)
+          signal?.addEventListener("abort", () => (cancel(), resolve()), { once: true })
+        })
+      }
+    }
+  }
+
+  async #post(events: NewEvent[], headers: Record<string, string>, signal: AbortSignal | undefined): Promise<Written[]> {
+    const body = events.length === 1 ? events[0] : events
+    const written = await this.#http.json<Written | Written[]>("POST", this.#segments, { body, headers, signal })
+    return Array.isArray(written) ? written : [written]
+  }
+}
+
+/** An id that nobody else draws. `randomUUID` is missing in pages without HTTPS. */
+function randomId(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, "0")).join("")
+}
