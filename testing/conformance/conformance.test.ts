@@ -5,6 +5,6 @@ describe("durable streams", () => {
   runConformanceTests({
     baseUrl: process.env.TIDINGS_URL!,
     longPollTimeoutMs: Number(process.env.LONG_POLL_MS),
-    subscriptions: false,
+    subscriptions: true,
   })
 })

@@ -12,15 +12,15 @@ use tidings_engine::duty::Leadership;
 use tidings_engine::{Bus, Clock, ManualClock, WallClock};
 use tidings_model::{ProjectId, Timestamp};
 use tidings_server::{
-    Access, CapabilityOptions, Duty, LimitOptions, ObserveOptions, Server, ServerOptions, StoreChoice,
-    TlsOptions,
+    Access, CapabilityOptions, Duty, EntityOptions, HookOptions, LimitOptions, ObserveOptions, Server,
+    ServerOptions, StoreChoice, TlsOptions, TopicOptions,
 };
 use tidings_streams::Options;
 
 /// Number of server duties that wait for the clock: expiry and retention of streams, removal of projects,
-/// clean-up and backlog of sessions, sweep and receipts of rooms, checks of live responses, and maintenance
-/// of the store.
-pub const SLEEPERS: usize = 9;
+/// clean-up and backlog of sessions, sweep and receipts of rooms, backlog, expiry, retention, patterns and
+/// connections of hooks, retention of changes of entities, checks of live responses, and maintenance of the store.
+pub const SLEEPERS: usize = 15;
 
 /// Options of a server under test.
 #[derive(Clone, Debug, Default)]
@@ -31,8 +31,18 @@ pub struct Setup {
     pub streams: Options,
     /// Options of sessions.
     pub sessions: tidings_sessions::Options,
+    /// Options of subscriptions to streams.
+    pub subscriptions: tidings_subscriptions::Options,
     /// Options of rooms.
     pub rooms: tidings_rooms::Options,
+    /// Options of hooks.
+    pub hooks: HookOptions,
+    /// Options of topics.
+    pub topics: TopicOptions,
+    /// Options of entities.
+    pub entities: EntityOptions,
+    /// URL of the broker that connects the server with others. Default: none.
+    pub bus: Option<String>,
     /// Who has access. Default: everybody.
     pub doors: Doors,
     /// Limits for clients.
@@ -87,7 +97,7 @@ impl Doors {
             Self::Open => Access { dev: true, ..Access::default() },
             Self::Closed { given, .. } => {
                 let projects = given.iter().map(|(id, key)| (project(id), vec![signing_key(key)])).collect();
-                Access { given: Given { projects, admin }, ..Access::default() }
+                Access { given: Given { projects, admin, ..Given::default() }, ..Access::default() }
             }
             Self::Custom(authorize) => Access {
                 given: Given { admin, ..Given::default() },
@@ -160,9 +170,18 @@ impl Harness {
     /// # Panics
     /// If its store is in memory.
     pub async fn restart(self) -> Self {
-        let Self { clock, client, server, setup, data } = self;
+        self.restart_with(|_| {}).await
+    }
+
+    /// The same with other options. They are changed while it is stopped.
+    ///
+    /// # Panics
+    /// If its store is in memory.
+    pub async fn restart_with(self, change: impl FnOnce(&mut Setup)) -> Self {
+        let Self { clock, client, server, mut setup, data } = self;
         drop(client);
         server.stop().await.expect("the server ends well");
+        change(&mut setup);
         assert!(data.is_some(), "a store in memory does not outlive its server");
         let server = start(&setup, &clock, data.as_ref()).await;
         Self { clock, client: Client::new(), server, setup, data }
@@ -262,8 +281,13 @@ async fn start(setup: &Setup, clock: &ManualClock, data: Option<&TempDir>) -> Se
         capabilities: CapabilityOptions {
             streams: setup.streams,
             sessions: setup.sessions,
+            subscriptions: setup.subscriptions,
             rooms: setup.rooms,
+            hooks: setup.hooks,
+            topics: setup.topics,
+            entities: setup.entities,
         },
+        bus: setup.bus.map(|url| url.parse().expect("a URL of a broker")),
         access: setup.doors.access(),
         limits: setup.limits,
         tls: setup.tls,

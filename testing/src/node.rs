@@ -1,4 +1,4 @@
-//! Runs Node programs: the official suite and the official client.
+//! Runs Node programs: the official suite, the official client, and the tests of the TypeScript client.
 
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,50 @@ pub async fn vitest(file: &str, server: &str, environment: &[(&str, &str)]) -> R
     let json: Value = serde_json::from_str(&text)
         .unwrap_or_else(|error| panic!("no report ({error}): {}", String::from_utf8_lossy(&output.stderr)));
     Report::from(&json)
+}
+
+/// Runs parts of the tests of `clients/typescript` against a server binary.
+///
+/// # Panics
+/// If the client's packages are not installed (`make test` installs them).
+pub async fn client_tests(parts: &[&str], server: &Path) -> Report {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/typescript");
+    assert!(
+        folder.join("node_modules/esbuild").exists(),
+        "the client's packages are not installed; `make test` installs them"
+    );
+    let output = Command::new("node")
+        .arg("scripts/test.mjs")
+        .args(parts)
+        .current_dir(&folder)
+        .env("TIDINGS_BINARY", server)
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("node is there");
+    let report = Report::from_tap(&String::from_utf8_lossy(&output.stdout));
+    let silent = report.failed.is_empty() && !output.status.success();
+    assert!(!silent, "the tests did not end well: {}", String::from_utf8_lossy(&output.stderr));
+    report
+}
+
+impl Report {
+    /// Reads what Node's test runner prints: a line for each test, and lines of details after one that failed.
+    fn from_tap(text: &str) -> Self {
+        let mut report = Self { passed: 0, skipped: 0, failed: Vec::new() };
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            if line.starts_with("ok ") {
+                let skipped = line.contains("# SKIP") || line.contains("# TODO");
+                *if skipped { &mut report.skipped } else { &mut report.passed } += 1;
+            } else if line.starts_with("not ok ") {
+                let details: Vec<&str> =
+                    std::iter::from_fn(|| lines.next_if(|line| line.starts_with("  "))).collect();
+                report.failed.push([&[line], &details[..]].concat().join("\n"));
+            }
+        }
+        report
+    }
 }
 
 impl From<&Value> for Report {

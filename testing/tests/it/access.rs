@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidings_auth::{
     Action, Allowed, Authorize, Claims, Credential, Denied, Key, Resource, Resources, Route, Scope,
+    TopicGrants,
 };
 use tidings_engine::Clock;
 use tidings_model::{Pattern, ProjectId};
@@ -40,14 +41,7 @@ fn globs(texts: &[&str]) -> Option<Vec<Pattern>> {
 
 /// Claims of a token for `app` that lives for an hour.
 fn claims(server: &Harness, scope: Scope) -> Claims {
-    Claims {
-        project: project("app"),
-        user: None,
-        scope,
-        expires_at: server.clock.now() + Duration::from_secs(3600),
-        not_before: None,
-        resources: Resources::default(),
-    }
+    Claims::new(project("app"), scope, server.clock.now() + Duration::from_secs(3600))
 }
 
 fn signed(claims: &Claims, key: &str) -> String {
@@ -248,7 +242,7 @@ async fn stream_claims_restrict_every_operation() {
             assert_eq!(answer(request).await.status(), 403);
         }
     }
-    let topics = Resources { topics: globs(&["**"]), ..Resources::default() };
+    let topics = Resources { topics: globs(&["**"]).map(TopicGrants::both), ..Resources::default() };
     let token = token_for(&server, Scope::Manage, topics);
     for (request, _) in operations(&server, "/v1/app/stream/secret", &token) {
         assert_eq!(answer(request).await.status(), 403, "kinds that a token does not name are denied");

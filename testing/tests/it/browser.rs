@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// How long a browser may take for anything. It starts slowly on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A name that the browser resolves to this machine, as a page of somewhere else would be named.
 pub const ELSEWHERE: &str = "elsewhere.example";
@@ -56,7 +56,7 @@ impl Site {
 
     /// What a page tells next.
     pub async fn tells(&mut self) -> Value {
-        let told = tokio::time::timeout(PATIENCE, self.told.recv()).await;
+        let told = tokio::time::timeout(TIMEOUT, self.told.recv()).await;
         told.expect("the browser tells something").expect("it is there")
     }
 }
@@ -94,7 +94,8 @@ async fn answer(
         // The test may be over.
         let _ = tell.send(told);
     }
-    let answer = hyper::Response::builder().header("content-type", "text/html").body(Full::from(page));
+    let kind = if uri.path().ends_with(".js") { "text/javascript" } else { "text/html" };
+    let answer = hyper::Response::builder().header("content-type", kind).body(Full::from(page));
     Ok(answer.expect("an answer"))
 }
 

@@ -1,5 +1,11 @@
 //! The binary: how it starts, what it refuses, how it ends.
 
+use std::sync::Arc;
+
+use tidings_embedded::{DirectoryLock, Embedded, Options};
+use tidings_engine::log::{Commit, Commits, RowChange, RowTable};
+use tidings_engine::{Bus, WallClock};
+use tidings_server::Catalog;
 use tidings_testing::{Process, binary, http, until};
 use tokio::process::Command;
 
@@ -158,4 +164,36 @@ async fn what_is_wrong_with_the_data_folder_is_told() {
     let exit = Process::run(&["store", "check", "/no/such/folder"]).await;
     assert_eq!(exit.status.code(), Some(1));
     assert!(exit.stderr.contains("is not a store's folder"), "{}", exit.stderr);
+}
+
+#[tokio::test]
+async fn cold_rows_are_counted_and_dumped_with_escapes() {
+    let data = tempfile::TempDir::new().expect("a folder");
+    let path = data.path().to_str().expect("plain text");
+    let lock = DirectoryLock::take(data.path()).expect("free");
+    let clock = Arc::new(WallClock);
+    let store = Embedded::<Catalog>::open(Arc::new(lock.folder()), Options::default(), Bus::new(), clock);
+    let store = store.expect("an empty folder");
+    let row = |table, key: &'static [u8], value: &'static [u8]| RowChange::Put {
+        table: RowTable(table),
+        key: key.into(),
+        value: value.into(),
+    };
+    for (n, row) in
+        [row(3, b"b\0", b"in a file"), row(200, b"", b""), row(3, b"a", b"line\n")].into_iter().enumerate()
+    {
+        let commit = Commit::new().with_row(row);
+        Commits::<Catalog>::commit(&store, commit).await.expect("made");
+        if n == 0 {
+            store.flush().expect("written");
+        }
+    }
+    drop((store, lock));
+    let exit = Process::run(&["store", "dump", path, "--rows"]).await;
+    let expected = "table 3 a: 5 bytes: line\\n\ntable 3 b\\x00: 9 bytes: in a file\ntable 200 : 0 bytes: \n";
+    assert_eq!((exit.status.code(), exit.stdout.as_str()), (Some(0), expected), "{}", exit.stderr);
+    let exit = Process::run(&["store", "stats", path]).await;
+    assert!(exit.stdout.contains("rows             1 files ("), "{}", exit.stdout);
+    let exit = Process::run(&["store", "dump", path, "--rows", "--stream", "app/orders"]).await;
+    assert_eq!(exit.status.code(), Some(2), "it is one or the other");
 }

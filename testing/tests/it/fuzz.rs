@@ -15,8 +15,8 @@ use tokio::time::timeout;
 const CONNECTIONS: u64 = 16;
 /// A server that says nothing for so long waits for more.
 const QUIET: Duration = Duration::from_millis(30);
-/// A connection that has said all it has to say is answered and ended within this.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A connection that has sent everything must be answered and closed within this time.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
@@ -37,7 +37,7 @@ async fn no_request_makes_the_server_fail_hang_or_panic() {
             for round in 0..requests.div_ceil(CONNECTIONS) {
                 let number = round * CONNECTIONS + n;
                 let sent = made_up(&mut Rng::with_seed(seed.wrapping_add(number)));
-                match timeout(PATIENCE, exchange(&address, &sent)).await {
+                match timeout(TIMEOUT, exchange(&address, &sent)).await {
                     Ok(answers) => not_implemented += answers,
                     Err(_) => {
                         panic!("request {number} of seed {seed} hangs: {:?}", String::from_utf8_lossy(&sent))

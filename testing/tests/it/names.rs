@@ -64,7 +64,7 @@ async fn a_malformed_project_is_a_bad_request() {
 #[tokio::test]
 async fn reserved_ids_cannot_be_created() {
     let server = Harness::start().await;
-    for path in ["/v1/app/stream/session:alice", "/v1/stream/__ds/subscriptions/a", "/v1/stream/__ds"] {
+    for path in ["/v1/app/stream/session:alice", "/v1/stream/__ds/other/a", "/v1/stream/__ds"] {
         assert_eq!(refused(&server, Method::PUT, path).await, (400, "reserved_id".to_owned()), "{path}");
     }
 }

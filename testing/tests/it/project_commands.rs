@@ -1,5 +1,7 @@
 //! Projects, keys and tokens by command: on a stopped store, and against a running server.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use tempfile::TempDir;
 use tidings_testing::http::{Client, StatusCode};
@@ -209,4 +211,33 @@ async fn keys_of_the_configuration_are_those_of_several_servers() {
     let admin = [("TIDINGS_ADMIN_KEY", "the-key-of-administration")];
     let listed = run_json(&["project", "list", "--server", &server.url("")], &admin).await;
     assert_eq!(listed["projects"][0]["kids"], serde_json::json!([made["kid"]]));
+}
+
+/// The claims of a token.
+fn claims_of(token: &str) -> Value {
+    let claims = token.split('.').nth(1).expect("three parts");
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).expect("base64")).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_token_that_a_command_signs_has_its_date_its_id_and_topics_for_each_way() {
+    let data = folder();
+    let admin_key = run(&["admin-key", "--data", path(&data)], &[]).await;
+    run(&["project", "create", "shop", "--data", path(&data)], &[]).await;
+    let mint = ["token", "--project", "shop", "--scope", "write", "--jti", "t-1", "--topics", "room:*"];
+    let mint = [&mint[..], &["--subscribe", "news.**", "--publish", "inbox/me"]].concat();
+    let by_store = run(&[&mint[..], &["--data", path(&data)]].concat(), &[]).await;
+    let server = Process::serve_guarded(data, &[]).await;
+    let admin = [("TIDINGS_ADMIN_KEY", admin_key.as_str())];
+    let by_server = run(&[&mint[..], &["--server", &server.url("")]].concat(), &admin).await;
+    for token in [by_store, by_server] {
+        let claims = claims_of(&token);
+        let [issued_at, expires_at] =
+            ["iat", "exp"].map(|name| claims[name].as_u64().unwrap_or_else(|| panic!("{claims}")));
+        assert!((3600..=3601).contains(&(expires_at - issued_at)), "{claims}");
+        assert_eq!(claims["jti"], "t-1");
+        let topics =
+            serde_json::json!({ "subscribe": ["room:*", "news.**"], "publish": ["room:*", "inbox/me"] });
+        assert_eq!(claims["topics"], topics);
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidings_api::Spans;
-use tidings_auth::{Claims, Key, Resources, Scope};
+use tidings_auth::{Claims, Key, Scope};
 use tidings_engine::Clock;
 use tidings_model::{ProjectId, limits};
 use tidings_server::{LimitOptions, ObserveOptions};
@@ -20,6 +20,8 @@ const APPEND_BYTES: usize = 2000;
 const HOUR: Duration = Duration::from_secs(3600);
 const STREAM: &str = "/v1/app/stream/s";
 const ROOM: &str = "/v1/app/rooms/general/events";
+const TOPIC: &str = "/v1/app/topics/room:1";
+const SAID: &str = r#"{"type":"SAID","payload":{"text":"hi"}}"#;
 const TEXT: &str = "content-type: text/plain";
 const JSON: &str = "content-type: application/json";
 const MESSAGE: &str = r#"{"type":"messageEvent","payload":{"messageView":{"id":"1"}}}"#;
@@ -110,13 +112,10 @@ async fn are_answered_alike([fast, routed]: &[Harness; 2], rows: Vec<Row>) {
 
 fn token(server: &Harness, project: &str, user: Option<&str>, scope: Scope, expired: bool) -> String {
     let now = server.clock.now();
+    let expires_at = if expired { now } else { now + HOUR };
     let claims = Claims {
-        project: ProjectId::parse(project).expect("an id"),
         user: user.map(Into::into),
-        scope,
-        expires_at: if expired { now } else { now + HOUR },
-        not_before: None,
-        resources: Resources::default(),
+        ..Claims::new(ProjectId::parse(project).expect("an id"), scope, expires_at)
     };
     let key = if project == "app" { KEY } else { OTHER_KEY };
     format!("authorization: Bearer {}", claims.sign(&Key::parse(key).expect("a key")))
@@ -178,6 +177,21 @@ async fn appends_are_answered_alike_with_a_fast_path_and_without() {
         chunked(400, "/v1/app/stream/a%20b", &[alice, TEXT], "0\r\n\r\n"),
         chunked(413, "/v1/app/stream/a%20b", &[alice, TEXT], &chunks),
         chunked(401, "/v1/app/stream/a%20b", &[TEXT], &chunks),
+        // Topics.
+        post(200, TOPIC, &[alice, JSON], SAID),
+        post(200, "/v1/app/topics/a/b.c", &[alice, JSON], SAID),
+        post(200, "/v1/app/topics/room%3A1", &[alice, JSON], SAID),
+        post(200, &format!("{TOPIC}?type=T&x=y"), &[alice, TEXT], "bytes"),
+        post(200, &format!("{TOPIC}?type=T"), &[alice], ""),
+        post(400, TOPIC, &[alice, TEXT], "bytes"),
+        post(400, TOPIC, &[alice, JSON], "{"),
+        post(400, TOPIC, &[alice, JSON], r#"{"type":"$T"}"#),
+        post(400, "/v1/app/topics/a*", &[alice, JSON], SAID),
+        post(400, "/v1/app/topics/a%20b", &[alice, JSON], SAID),
+        post(401, TOPIC, &[JSON], SAID),
+        post(400, "/v1/app/topics/", &[alice, JSON], SAID),
+        chunked(200, TOPIC, &[alice, JSON], &format!("{:x}\r\n{SAID}\r\n0\r\n\r\n", SAID.len())),
+        chunked(401, TOPIC, &[JSON], &chunks),
         // Rooms.
         post(200, ROOM, &[alice, JSON], MESSAGE),
         post(200, ROOM, &[alice, JSON], &format!("[{MESSAGE},{MESSAGE}]")),
@@ -193,6 +207,70 @@ async fn appends_are_answered_alike_with_a_fast_path_and_without() {
         chunked(401, ROOM, &[JSON], &chunks),
     ];
     are_answered_alike(&servers, rows).await;
+}
+
+#[tokio::test]
+async fn events_from_outside_are_answered_alike_with_a_fast_path_and_without() {
+    let servers = closed(LimitOptions::default()).await;
+    let of = |project, scope, expired| token(&servers[0], project, None, scope, expired);
+    let (own, reader) = (&of("app", Scope::Write, false), &of("app", Scope::Read, false));
+    let admin = &format!("authorization: Bearer {ADMIN_KEY}");
+    let event = r#"{"type":"a.b","ts":"2025-11-16T12:00:00Z"}"#;
+    let batch = &format!(r#"{{"events":[{event}]}}"#);
+    let repeated = &format!(r#"{{"events":[{event}],"batchId":"b"}}"#);
+    let large = "x".repeat(limits::INGEST_BYTES + 1);
+    let chunks = format!("{:x}\r\n{batch}\r\n0\r\n\r\n", batch.len());
+    let mut rows = Vec::new();
+    for path in ["/e", "/ingest", "/v1/app/events", "/v1/%61pp/events", "http://localhost/e?x=y"] {
+        let names_none = !path.starts_with("/v1/");
+        let in_query = format!("{path}{}token={}", if path.contains('?') { '&' } else { '?' }, &own[22..]);
+        rows.extend([
+            post(200, path, &[own, JSON], batch),
+            post(200, path, &[own, JSON], repeated),
+            post(200, path, &[own, JSON], r#"{"events":[]}"#),
+            post(200, path, &[own], batch),
+            post(200, &in_query, &[JSON], batch),
+            chunked(200, path, &[own, JSON], &chunks),
+            post(400, path, &[own, JSON], "{"),
+            post(400, path, &[own, JSON], "[]"),
+            post(400, path, &[own, JSON], r#"{"events":[7]}"#),
+            post(401, path, &[JSON], batch),
+            post(401, path, &[JSON, "authorization: Basic YTpi"], batch),
+            post(401, path, &[&of("app", Scope::Write, true), JSON], batch),
+            post(401, path, &[JSON, "authorization: Bearer ns_app_1"], batch),
+            post(403, path, &[reader, JSON], batch),
+            post(413, path, &[own, JSON], &large),
+            post(415, path, &[own, JSON, "content-encoding: gzip"], batch),
+            post(200, path, &[own, JSON, PAGE], batch),
+            post(401, path, &[JSON, PAGE], batch),
+            post(200, path, &[admin, JSON], batch),
+            post(200, path, &[own, JSON, "x-tenant-namespace: app"], batch),
+            post(if names_none { 403 } else { 200 }, path, &[own, JSON, "x-tenant-namespace: other"], batch),
+            post(if names_none { 404 } else { 200 }, path, &[admin, JSON, "x-tenant-namespace: none"], batch),
+            row(405, "PUT", path, &[own, JSON], batch),
+            row(405, "GET", path, &[own], ""),
+        ]);
+    }
+    rows.extend([
+        post(404, "/e/", &[own, JSON], batch),
+        post(403, "/v1/other/events", &[own, JSON], batch),
+        post(403, "/v1/_default/events", &[own, JSON], batch),
+        post(401, "/v1/unknown/events", &[own, JSON], batch),
+        post(400, "/v1/a%20b/events", &[own, JSON], batch),
+        post(404, "/v1/app/events/", &[own, JSON], batch),
+    ]);
+    are_answered_alike(&servers, rows).await;
+    let open = both(Setup::default()).await;
+    let rows = ["/e", "/ingest", "/v1/app/events"].map(|path| {
+        [
+            post(200, path, &[JSON], batch),
+            post(200, path, &[JSON, "x-tenant-namespace: shop"], batch),
+            post(401, path, &[JSON, "authorization: Bearer x"], batch),
+            post(403, path, &[JSON, PAGE], batch),
+            post(200, path, &[JSON, "origin: http://localhost:3000"], batch),
+        ]
+    });
+    are_answered_alike(&open, rows.into_iter().flatten().collect()).await;
 }
 
 #[tokio::test]

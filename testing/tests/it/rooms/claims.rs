@@ -58,7 +58,8 @@ async fn a_token_that_is_confined_gains_the_rooms_that_it_names_and_nothing_else
         ("no room", Resources { rooms: globs(&[]), ..nothing() }, false),
         ("a stream of that name", Resources { stream_id: Some(ROOM.into()), ..nothing() }, false),
         ("every stream", Resources { streams: globs(&["**"]), ..nothing() }, false),
-        ("every topic", Resources { topics: globs(&["**"]), ..nothing() }, false),
+        ("every topic", Resources { topics: globs(&["**"]).map(TopicGrants::both), ..nothing() }, false),
+        ("no topic", Resources { topics: Some(TopicGrants::default()), ..nothing() }, false),
         ("every entity", Resources { entities: globs(&["**"]), ..nothing() }, false),
         ("a session of that name", Resources { session: Some(ROOM.into()), ..nothing() }, false),
         (

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tidings_client::rooms::{self, Client, ConnectionState, Handler, InMemory, Skip, Stopped, Target, Token};
+use tidings_client::rooms::{
+    self, Client, ConnectionState, Handler, InMemory, MissedEvents, Stopped, Target, Token,
+};
 
 use super::proxy::{Proxy, Then, Way};
 use super::*;
@@ -21,7 +23,8 @@ impl tidings_client::Clock for Hurry {
         if duration > Duration::from_secs(31) {
             return Box::pin(std::future::pending());
         }
-        Box::pin(tokio::task::yield_now())
+        // A moment all the same: while its server is away the client would try without end.
+        Box::pin(tokio::time::sleep(Duration::from_millis(1)))
     }
 }
 
@@ -43,7 +46,7 @@ impl Handler for Notes {
         if event.payload["messageView"]["id"] == "last" { Err("that was the last") } else { Ok(()) }
     }
 
-    fn skipped(&mut self, _: &Skip) {
+    fn skipped(&mut self, _: &MissedEvents) {
         self.skips += 1;
     }
 

@@ -169,8 +169,8 @@ async fn a_token_opens_the_rooms_that_it_names() {
     is_refused(|wire| at(&server, wire, "private", &team), (403, "Forbidden")).await;
     let write = server.post("/v1/app/rooms/private/events").bearer_auth(&team).json(&message(1));
     assert_eq!(refused(write).await, (403, "Forbidden".into()));
-    let topics =
-        Resources { topics: Some(vec![Pattern::parse("**").expect("a glob")]), ..Resources::default() };
+    let topics = TopicGrants::both(vec![Pattern::parse("**").expect("a glob")]);
+    let topics = Resources { topics: Some(topics), ..Resources::default() };
     let other = signed(&Claims { resources: topics, ..claims(&server, "alice", Scope::Write) });
     is_refused(|wire| at(&server, wire, "private", &other), (403, "Forbidden")).await;
     // Of another project.

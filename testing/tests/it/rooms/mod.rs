@@ -10,8 +10,8 @@ mod cursors;
 mod frames;
 mod limits;
 mod members;
-mod proxy;
-mod reader;
+pub(crate) mod proxy;
+pub(crate) mod reader;
 mod resume;
 mod seen;
 mod slow;
@@ -22,7 +22,7 @@ mod websocket;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidings_auth::{Claims, Key, Resources, Scope};
+use tidings_auth::{Claims, Key, Resources, Scope, TopicGrants};
 use tidings_engine::Clock;
 use tidings_model::ProjectId;
 use tidings_rooms::Options;
@@ -58,14 +58,8 @@ async fn open_on(store: TestStore, rooms: Options) -> Harness {
 
 /// Claims of a user's token in `app`, for longer than any test lasts.
 fn claims(server: &Harness, user: &str, scope: Scope) -> Claims {
-    Claims {
-        project: ProjectId::parse("app").expect("an id"),
-        user: Some(user.into()),
-        scope,
-        expires_at: server.clock.now() + DAY * 1000,
-        not_before: None,
-        resources: Resources::default(),
-    }
+    let project = ProjectId::parse("app").expect("an id");
+    Claims { user: Some(user.into()), ..Claims::new(project, scope, server.clock.now() + DAY * 1000) }
 }
 
 fn signed(claims: &Claims) -> String {

@@ -18,8 +18,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// A reader that hears nothing for so long hears nothing at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time without data after which a reader counts as starved.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a room is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +298,7 @@ impl Reader {
 
     /// The next event; none at the end.
     pub async fn next(&mut self) -> Option<Event> {
-        match tokio::time::timeout(PATIENCE, self.read()).await {
+        match tokio::time::timeout(TIMEOUT, self.read()).await {
             Ok(event) => event,
             Err(_) => panic!("nothing was heard, after {:?}", self.text),
         }
@@ -344,8 +344,8 @@ impl Reader {
         client.send(Message::text(text)).await.expect("sent");
     }
 
-    /// The next ping that the WebSocket's own protocol has; answered.
-    pub async fn is_pinged(&mut self) {
+    /// Whether a ping of the WebSocket's own protocol comes within a time; answered.
+    pub async fn is_pinged_within(&mut self, time: Duration) -> bool {
         let Line::Messages(client) = &mut self.line else { panic!("a reader of events is not pinged") };
         let waiting = async {
             loop {
@@ -357,7 +357,7 @@ impl Reader {
                 assert!(message.is_text(), "{message:?}");
             }
         };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("a ping comes");
+        tokio::time::timeout(time, waiting).await.is_ok()
     }
 
     async fn read(&mut self) -> Option<Event> {

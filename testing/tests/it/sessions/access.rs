@@ -28,14 +28,9 @@ async fn closed() -> Harness {
 }
 
 fn token(server: &Harness, scope: Scope, resources: Resources) -> String {
-    let claims = Claims {
-        project: ProjectId::parse("app").expect("a valid id"),
-        user: None,
-        scope,
-        expires_at: server.clock.now() + Duration::from_secs(3600),
-        not_before: None,
-        resources,
-    };
+    let project = ProjectId::parse("app").expect("a valid id");
+    let claims =
+        Claims { resources, ..Claims::new(project, scope, server.clock.now() + Duration::from_secs(3600)) };
     claims.sign(&Key::parse(KEY).expect("a valid key"))
 }
 
@@ -152,14 +147,8 @@ async fn an_api_key_may_publish_and_nothing_else() {
     let new = server.post("/v1/projects").bearer_auth(ADMIN_KEY).json(&json!({ "project": "shop" }));
     let new = body(answer(new).await).await;
     let (api_key, signing) = (new["apiKey"].as_str().expect("a key"), new["key"].as_str().expect("a key"));
-    let claims = Claims {
-        project: ProjectId::parse("shop").expect("a valid id"),
-        user: None,
-        scope: Scope::Write,
-        expires_at: server.clock.now() + Duration::from_secs(60),
-        not_before: None,
-        resources: Resources::default(),
-    };
+    let shop = ProjectId::parse("shop").expect("a valid id");
+    let claims = Claims::new(shop, Scope::Write, server.clock.now() + Duration::from_secs(60));
     let write = claims.sign(&Key::parse(signing).expect("a valid key"));
     let put = server.put("/v1/shop/stream/orders").header("content-type", "text/plain").bearer_auth(write);
     assert_eq!(answer(put).await.status(), 201);
@@ -194,7 +183,7 @@ async fn hears_on(server: &Harness, mut events: Events, write: &str) {
 fn claims(server: &Harness, scope: Scope, resources: Resources, lives: Duration) -> Claims {
     let expires_at = server.clock.now() + lives;
     let project = ProjectId::parse("app").expect("a valid id");
-    Claims { project, user: None, scope, expires_at, not_before: None, resources }
+    Claims { resources, ..Claims::new(project, scope, expires_at) }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidings_auth::{Claims, Key, Resources, Scope};
+use tidings_auth::{Claims, Key, Resources, Scope, TopicGrants};
 use tidings_engine::Clock;
 use tidings_model::{Pattern, ProjectId};
 use tidings_testing::Doors;
@@ -20,7 +20,7 @@ fn project() -> ProjectId {
 
 fn token(server: &Harness, scope: Scope, resources: Resources) -> String {
     let expires_at = server.clock.now() + Duration::from_secs(600);
-    let claims = Claims { project: project(), user: None, scope, expires_at, not_before: None, resources };
+    let claims = Claims { resources, ..Claims::new(project(), scope, expires_at) };
     claims.sign(&Key::parse(KEY).expect("a valid key"))
 }
 
@@ -172,7 +172,15 @@ async fn claims_of_other_kinds_open_nothing_of_streams_and_sessions() {
     let none = Resources::default;
     for (name, resources) in [
         ("rooms", Resources { rooms: globs(&["**"]), ..none() }),
-        ("topics", Resources { topics: globs(&["**"]), ..none() }),
+        ("topics", Resources { topics: globs(&["**"]).map(TopicGrants::both), ..none() }),
+        (
+            "topics to subscribe to",
+            Resources {
+                topics: Some(TopicGrants { subscribe: globs(&["**"]).unwrap_or_default(), publish: vec![] }),
+                ..none()
+            },
+        ),
+        ("no topics", Resources { topics: Some(TopicGrants::default()), ..none() }),
         ("entities", Resources { entities: globs(&["**"]), ..none() }),
         ("no streams", Resources { streams: Some(vec![]), ..none() }),
     ] {

@@ -2,19 +2,21 @@
 //!
 //! On a simulated disk, some publish, some subscribe, leave and end sessions, time passes and sessions expire, and the
 //! follower delivers. The power is cut at a random operation of the disk. On what is left both registries must agree, and
-//! every live subscriber must have each message from where it began, in order and once. Then it all goes on, until the
-//! next cut.
+//! every live subscriber must have each message from where it began, in order and once; the journal of the project must
+//! have each message of a source, and nothing else. Then it all goes on, until the next cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tidings_embedded::Embedded;
 use tidings_embedded::simulation::SimulatedDisk;
 use tidings_engine::follow::{Left, Work};
-use tidings_engine::log::{Conditions, Logs, Record, Span, StoreError, Then};
+use tidings_engine::journal::Journals;
+use tidings_engine::journal::fixture::{HeardByTests, heard};
+use tidings_engine::log::{Commit, Commits, Conditions, Logs, Operation, Record, Span, StoreError, Then};
 use tidings_engine::{Bus, Clock, ManualClock, Metrics};
 use tidings_model::{LogId, Position, ProjectId, StreamId, Timestamp};
 use tidings_server::Catalog;
@@ -55,6 +57,14 @@ struct World {
     streams: Streams,
     sessions: Sessions,
     clock: ManualClock,
+    journal: Journal,
+}
+
+/// The journal of the project, and who hears it.
+#[derive(Clone, Default)]
+struct Journal {
+    hearer: Arc<HeardByTests>,
+    log: Arc<OnceLock<LogId>>,
 }
 
 impl World {
@@ -62,6 +72,7 @@ impl World {
         disk: &SimulatedDisk,
         seed: u64,
         clock: &ManualClock,
+        journal: &Journal,
     ) -> Result<Self, tidings_embedded::OpenError> {
         let (bus, shared): (_, Arc<dyn Clock>) = (Bus::new(), Arc::new(clock.clone()));
         let small = tidings_embedded::Options {
@@ -74,12 +85,13 @@ impl World {
         let store = Embedded::<Catalog>::open(Arc::new(disk.clone()), small, bus.clone(), shared.clone())?;
         let kept: Arc<dyn Store> = Arc::new(store.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
-            .held(Arc::new(Undelivered::new(kept.clone())));
+            .held(Arc::new(Undelivered::new(kept.clone())))
+            .journaled(Journals::new(journal.hearer.clone()));
         // Sources have about as many subscribers, so that publishes are inline and queued in turn, in several commits.
         let options =
             Options { ttl: TTL, fanout_queue_threshold: 4, targets_per_commit: 2, ..Options::default() };
         let sessions = Sessions::new(streams.clone(), kept, options, &Metrics::new());
-        Ok(Self { store, streams, sessions, clock: clock.clone() })
+        Ok(Self { store, streams, sessions, clock: clock.clone(), journal: journal.clone() })
     }
 
     async fn records(&self, log: LogId) -> Vec<Record> {
@@ -126,6 +138,26 @@ impl World {
             assert!(hearing.iter().all(|(session, _)| streams.contains(session)), "{what}: no stream");
             assert_eq!(catalog.sessions.len(), streams.len(), "{what}: each has a row");
         });
+    }
+
+    /// Each message of each source is in the journal, in order and once, and nothing else is.
+    async fn check_journal(&self, what: &str) {
+        let entered = heard(&self.store, *self.journal.log.get().expect("begun")).await;
+        let mut messages = 0;
+        for source in SOURCES {
+            let (log, _) = self.source(source).await;
+            let records = self.records(log).await;
+            let of_it: Vec<_> = entered
+                .iter()
+                .filter(|heard| heard.header.name == source)
+                .map(|heard| (heard.origin.position, heard.commit, &heard.content))
+                .collect();
+            let expected: Vec<_> =
+                records.iter().map(|record| (record.position, record.commit, &record.payload)).collect();
+            assert_eq!(of_it, expected, "{what}: the journal of {source}");
+            messages += records.len();
+        }
+        assert_eq!(entered.len(), messages, "{what}: the journal has something else");
     }
 
     /// Delivers all that is left.
@@ -216,7 +248,7 @@ impl Person {
                 _ => {
                     let (store, flush) = (world.store.clone(), self.rng.bool());
                     // Fails when the power is gone; the next step will too.
-                    let work = move || if flush { store.flush() } else { store.tend() };
+                    let work = move || if flush { store.flush() } else { store.merge_now() };
                     let _ = tokio::task::spawn_blocking(work).await;
                     Ok(())
                 }
@@ -394,7 +426,7 @@ fn origin(record: &Record) -> (LogId, Position) {
     (origin.log, origin.position)
 }
 
-/// What a session has of a source is a stretch of it, without a gap and nothing twice: from where it began, and, if it
+/// What a session has of a source is a range of it, without a gap and nothing twice: from where it began, and, if it
 /// still hears it, up to the end.
 fn check_heard(got: &[&Record], all: &[Record], hears: &Hears, is_heard: bool, what: &str) {
     let first = match got.first() {
@@ -402,17 +434,17 @@ fn check_heard(got: &[&Record], all: &[Record], hears: &Hears, is_heard: bool, w
         None => Position::MAX,
     };
     let begin = all.partition_point(|record| record.position < first);
-    let stretch = &all[begin..];
+    let range = &all[begin..];
     let positions: Vec<_> = got.iter().map(|record| origin(record).1).collect();
-    let expected: Vec<_> = stretch.iter().map(|record| record.position).take(got.len()).collect();
+    let expected: Vec<_> = range.iter().map(|record| record.position).take(got.len()).collect();
     assert_eq!(positions, expected, "{what}");
-    for (record, original) in got.iter().zip(stretch) {
+    for (record, original) in got.iter().zip(range) {
         assert_eq!(record.payload, original.payload, "{what}");
         assert_eq!(record.origin.expect("a reference").at, original.at, "{what}");
     }
     assert!(first > hears.asked_at, "{what}: something from before it subscribed");
     if is_heard {
-        assert_eq!(got.len(), stretch.len(), "{what}: all up to the end");
+        assert_eq!(got.len(), range.len(), "{what}: all up to the end");
         if let Some(held_at) = hears.held_at {
             let missed = all[..begin].iter().filter(|record| record.position > held_at).count();
             assert_eq!(missed, 0, "{what}: all from where it began");
@@ -425,19 +457,22 @@ async fn life(seed: u64) -> Tally {
     let mut rng = fastrand::Rng::with_seed(seed);
     let clock = ManualClock::at(Timestamp::from_millis(1_763_294_400_000));
     let mut disk = SimulatedDisk::new();
-    begin(&World::open(&disk, seed, &clock).expect("a new store")).await;
+    let journal = Journal::default();
+    begin(&World::open(&disk, seed, &clock, &journal).expect("a new store")).await;
     let mut people: Vec<_> = (0..PEOPLE).map(|number| Person::new(seed, number)).collect();
     for cut in 0..CUTS_PER_STORE {
         let what = format!("seed {seed}, cut {cut}");
         disk.cut_power_at(rng.u64(1..900));
-        match World::open(&disk, seed, &clock) {
+        match World::open(&disk, seed, &clock, &journal) {
             Ok(world) => people = work_until_cut(world, people).await,
             Err(tidings_embedded::OpenError::Io { .. }) => {}
             Err(error) => panic!("{what}: {error}"),
         }
         disk = if rng.u8(..4) == 0 { disk.after_kill() } else { disk.after_power_cut(&mut rng) };
-        let world = World::open(&disk, seed, &clock).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let world =
+            World::open(&disk, seed, &clock, &journal).unwrap_or_else(|error| panic!("{what}: {error}"));
         world.check_registries(&what);
+        world.check_journal(&what).await;
         world.deliver().await;
         for person in &mut people {
             person.settle(&world, &what).await;
@@ -451,6 +486,11 @@ async fn life(seed: u64) -> Tally {
 }
 
 async fn begin(world: &World) {
+    let log = world.store.reserve().await.expect("a number");
+    let create = Commit::new().with(Operation::create(log));
+    Commits::<tidings_streams::Table>::commit(&world.store, create).await.expect("made");
+    world.journal.log.set(log).expect("begun once");
+    world.journal.hearer.hear(&key(SOURCES[0]).project, "stream", Some(log));
     for source in SOURCES {
         let source_is = CreateRequest {
             content_type: Some(text_plain()),

@@ -62,7 +62,7 @@ impl Bench {
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let store = Memory::<Catalog>::new(bus.clone(), shared.clone());
         let streams = Streams::new(Arc::new(store.clone()), bus, shared, Default::default())
-            .shaped(Arc::new(Envelopes::new(Arc::new(store.clone()))))
+            .with_rewriter(Arc::new(Envelopes::new(Arc::new(store.clone()))))
             .held(Arc::new(Undelivered::new(Arc::new(store.clone()))));
         let sessions = Sessions::new(streams.clone(), Arc::new(store.clone()), options, &Metrics::new());
         let bench = Self { store, streams, sessions, clock };
