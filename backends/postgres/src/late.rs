@@ -44,32 +44,44 @@ struct Standing {
     superseded: bool,
 }
 
+/// What is known of a page beside its rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    /// Whether it was read before the database recovered from a crash, and is read again.
+    pub(crate) again: bool,
+    /// Highest number that was removed from the outbox.
+    pub(crate) trimmed: u64,
+}
+
 /// Takes out what is out of order: it is read again with a new number, or needs not be read because a later change of
-/// the entity is still to come. Returns how many rows were given a new number.
+/// the entity is still to come. What is read again would take versions back, except for the last change of each entity.
+/// Returns how many rows were given a new number.
 pub(crate) async fn put_in_order(
     link: &mut Borrowed,
     found: &mut Vec<Raw>,
     from: &Position,
-    trimmed: u64,
+    known: Known,
 ) -> Result<u64, DatabaseError> {
-    let candidates: Vec<&Raw> =
-        found.iter().filter(|raw| raw.id.is_some() && raw.seq < from.highest.max(trimmed + 1)).collect();
+    let candidates: Vec<&Raw> = found
+        .iter()
+        .filter(|raw| raw.id.is_some() && raw.seq < from.highest.max(known.trimmed + 1))
+        .collect();
     if candidates.is_empty() {
         return Ok(0);
     }
     let mut standings =
         link.ask(async |link| compare(link, &candidates, &from.read.to_string()).await).await?;
     for raw in candidates {
-        if raw.seq <= trimmed {
+        if raw.seq <= known.trimmed {
             // What it would be compared with may have been removed.
             standings.entry(raw.seq).or_default().late = true;
         }
     }
     let mut late = Vec::new();
     found.retain(|raw| match standings.get(&raw.seq) {
-        Some(Standing { late: true, superseded }) => {
+        Some(standing) if standing.late || known.again && standing.superseded => {
             // Who may see an entity is asked again for each change of access, so none is left out.
-            if !superseded || raw.is_about_access() {
+            if !standing.superseded || raw.is_about_access() {
                 late.push(signed(raw.seq));
             }
             false

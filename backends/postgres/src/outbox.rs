@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::database::Shared;
 use crate::error::DatabaseError;
-use crate::late;
+use crate::late::{self, Known};
 use crate::listen::Pace;
 use crate::pool::Borrowed;
 use crate::position::{Position, Scan};
@@ -58,6 +58,7 @@ impl Outbox {
         let most = most.max(1);
         let link = &mut self.shared.pool.borrow().await?;
         let kept = from.read.clone();
+        let mut again = from.scan.as_ref().is_some_and(|scan| scan.again);
         if from.recovery != reading::recovery(&link.life) {
             from = Position {
                 recovery: reading::recovery(&link.life),
@@ -65,6 +66,7 @@ impl Outbox {
                 scan: None,
                 ..from
             };
+            again = true;
         }
         if from.scan.is_none() {
             let (header, found) =
@@ -74,7 +76,7 @@ impl Outbox {
             }
             if let Some(found) = found {
                 let next = Position { read: header.now.clone(), ..from.clone() };
-                return self.finish(link, Page { header, found, from, next, more: false }).await;
+                return self.finish(link, Page { header, found, from, next, again, more: false }).await;
             }
             // Too much for one page.
             let (header, ends) = link.ask(async |link| reading::extent(link, &from.read).await).await?;
@@ -83,14 +85,13 @@ impl Outbox {
             }
             match ends {
                 Some((first, end)) => {
-                    from.scan = Some(Scan { target: header.now, at: first.saturating_sub(1), end });
+                    from.scan = Some(Scan { target: header.now, at: first.saturating_sub(1), end, again });
                 }
                 // Rolled back or moved in between.
                 None => {
                     let next = Position { read: header.now.clone(), ..from.clone() };
-                    return self
-                        .finish(link, Page { header, found: Vec::new(), from, next, more: true })
-                        .await;
+                    let page = Page { header, found: Vec::new(), from, next, again, more: true };
+                    return self.finish(link, page).await;
                 }
             }
         }
@@ -109,12 +110,12 @@ impl Outbox {
                 ..from.clone()
             },
         };
-        self.finish(link, Page { header, found: scanned.found, from, next, more: true }).await
+        self.finish(link, Page { header, found: scanned.found, from, next, again, more: true }).await
     }
 
     /// Makes entries of what was found, after what is out of order has been put into order.
     async fn finish(&self, link: &mut Borrowed, page: Page) -> Result<Read, DatabaseError> {
-        let Page { header, mut found, from, mut next, mut more } = page;
+        let Page { header, mut found, from, mut next, again, mut more } = page;
         found.sort_unstable_by_key(|raw| raw.seq);
         if next.scan.is_none() {
             next.highest = next.highest.max(found.last().map_or(0, |raw| raw.seq));
@@ -124,7 +125,8 @@ impl Outbox {
             self.shared.meters.lag.set((newest.age_micros / 1000).max(0));
         }
         let count = found.len();
-        let moved = late::put_in_order(link, &mut found, &from, header.trimmed_seq).await?;
+        let moved =
+            late::put_in_order(link, &mut found, &from, Known { again, trimmed: header.trimmed_seq }).await?;
         self.shared.meters.moved.add(moved);
         // What was taken out can be read at once, with another number or as a later change.
         more |= found.len() < count;
@@ -162,6 +164,8 @@ struct Page {
     found: Vec<Raw>,
     from: Position,
     next: Position,
+    /// Whether it was read before the database recovered from a crash, and is read again.
+    again: bool,
     more: bool,
 }
 

@@ -13,6 +13,9 @@ const NAMED_TRANSACTIONS: usize = 700;
 /// First byte of every cursor, for the day when its form changes.
 const FORM: u8 = 1;
 
+/// Last byte of a cursor whose scan goes over what was read before.
+const AGAIN: u8 = 1;
+
 /// A position in the outbox of one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -37,6 +40,8 @@ pub struct Scan {
     pub at: u64,
     /// The walk ends here.
     pub end: u64,
+    /// Whether it goes over what was read before the database recovered from a crash.
+    pub again: bool,
 }
 
 impl Position {
@@ -51,6 +56,9 @@ impl Position {
             put_snapshot(&mut bytes, scan.target);
             put(&mut bytes, scan.at);
             put(&mut bytes, scan.end);
+            if scan.again {
+                bytes.push(AGAIN);
+            }
         }
         Cursor::new(URL_SAFE_NO_PAD.encode(bytes))
     }
@@ -72,7 +80,15 @@ impl Position {
         let read = take_snapshot(rest)?;
         let scan = match rest.is_empty() {
             true => None,
-            false => Some(Scan { target: take_snapshot(rest)?, at: take(rest)?, end: take(rest)? }),
+            false => Some(Scan {
+                target: take_snapshot(rest)?,
+                at: take(rest)?,
+                end: take(rest)?,
+                again: match rest.is_empty() {
+                    true => false,
+                    false => take_bytes(rest)? == [AGAIN],
+                },
+            }),
         };
         Some(Self { life, recovery, read, highest, scan })
     }
@@ -149,7 +165,8 @@ mod tests {
 
     fn positions() -> impl Strategy<Value = Position> {
         let scan = proptest::option::of(
-            (snapshots(), any::<u64>(), any::<u64>()).prop_map(|(target, at, end)| Scan { target, at, end }),
+            (snapshots(), any::<u64>(), any::<u64>(), any::<bool>())
+                .prop_map(|(target, at, end, again)| Scan { target, at, end, again }),
         );
         (any::<u64>(), any::<u32>(), snapshots(), any::<u64>(), scan).prop_map(
             |(life, recovery, read, highest, scan)| Position { life, recovery, read, highest, scan },
@@ -178,7 +195,7 @@ mod tests {
             recovery: u32::MAX,
             read: crowd(1 << 40),
             highest: u64::MAX,
-            scan: Some(Scan { target: crowd(1 << 41), at: u64::MAX, end: u64::MAX }),
+            scan: Some(Scan { target: crowd(1 << 41), at: u64::MAX, end: u64::MAX, again: true }),
         };
         let cursor = position.clone().cursor();
         assert!(cursor.as_str().len() <= limits::ENTITY_CURSOR_BYTES, "{}", cursor.as_str().len());

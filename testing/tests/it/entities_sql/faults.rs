@@ -1,5 +1,6 @@
 //! The database away, restarted, crashed, replaced or back in time.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidings_engine::{ManualClock, Metrics, Rng};
@@ -134,6 +135,37 @@ async fn numbers_of_transactions_that_a_crash_has_freed_are_read_again() {
         // The numbers are not used up to the old end yet.
         tidings_entities::Read::Lost { reason, .. } => assert_eq!(reason, ResyncReason::SourceReset),
     }
+}
+
+#[tokio::test]
+async fn what_is_read_again_after_a_crash_takes_no_version_back() {
+    let server = Postgres::start(Fsync::On).await;
+    let url = server.url("postgres");
+    install(&url).await;
+    let mut follower = Follower::new(&node(&url)).await;
+    follower.page = 10;
+    let sql = connect(&url).await;
+    let entities = [Uuid::new_v4(), Uuid::new_v4()];
+    for round in 0..30 {
+        // Among them changes of access, of which none is left out.
+        log(&sql, entities[round % 2], if round == 6 { 2 } else { 1 }).await;
+    }
+    let mut told = HashMap::new();
+    for change in follower.drain().await {
+        told.insert(change.id, change.version);
+    }
+    let unread = Uuid::new_v4();
+    log(&sql, unread, 4).await;
+    server.restart(Stop::Immediate).await;
+    follower.outbox = node(&url).outbox();
+    let read = follower.drain().await;
+    assert!(read.len() < 10, "of each entity the last change: {read:?}");
+    for change in &read {
+        let known = told.get(&change.id).copied().unwrap_or_default();
+        assert!(change.version >= known, "{change:?} was told up to version {known}");
+    }
+    assert!(ids(&read).contains(&unread.to_string()));
+    assert!(read.iter().any(|change| change.reason.is_some()), "{read:?}");
 }
 
 #[tokio::test]
