@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tidings_engine::log::plan::{Effect, Stored, records};
 use tidings_engine::log::{
     LogState, LogTotals, Observers, Page, ReadError, Record, Span, StateMachine, Status,
@@ -358,13 +359,30 @@ impl<T: StoredState> StoreState<T> {
 
 impl DiskRead {
     /// Reads segments, then the records that were in memory.
-    pub fn run(mut self) -> Result<Page, crate::OpenError> {
+    pub fn run(self) -> Result<Page, crate::OpenError> {
+        self.read().map(|(page, _)| page)
+    }
+
+    /// Reads for somebody who keeps the records: payloads of a run share the memory of the whole run, which a single small
+    /// record would keep, so they are copied.
+    pub fn run_to_keep(self) -> Result<Page, crate::OpenError> {
+        let (mut page, of_segments) = self.read()?;
+        for record in &mut page.records[..of_segments] {
+            record.payload = Bytes::copy_from_slice(&record.payload);
+        }
+        Ok(page)
+    }
+
+    /// Returns a page, and how many of its records are from segments.
+    fn read(mut self) -> Result<(Page, usize), crate::OpenError> {
         let mut records = Vec::new();
         for segment in self.segments.iter() {
             if !segment.read(self.log, &mut self.span, &mut records)? {
-                return Ok(Page { records, status: self.status });
+                let of_segments = records.len();
+                return Ok((Page { records, status: self.status }, of_segments));
             }
         }
+        let of_segments = records.len();
         for entry in self.recent {
             if entry.position <= self.span.after {
                 continue;
@@ -374,6 +392,6 @@ impl DiskRead {
                 break;
             }
         }
-        Ok(Page { records, status: self.status })
+        Ok((Page { records, status: self.status }, of_segments))
     }
 }

@@ -37,7 +37,7 @@ use crate::metrics::{self, Counts};
 use crate::rows;
 use crate::rows::read::RowPlan;
 use crate::segment::Segment;
-use crate::state::{ReadPlan, StoreState};
+use crate::state::{DiskRead, ReadPlan, StoreState};
 use crate::stored_state::StoredState;
 use crate::wal::{self, Wal};
 
@@ -115,6 +115,9 @@ impl<T: StoredState> WeakEmbedded<T> {
         Some(Embedded { shared: self.shared.upgrade()?, threads: self.threads.upgrade()? })
     }
 }
+
+/// How a read runs on files.
+type ReadFiles = fn(DiskRead) -> Result<Page, OpenError>;
 
 /// What the threads and all handles share.
 pub(crate) struct StoreInner<T: StateMachine> {
@@ -286,13 +289,27 @@ impl<T: StoredState> Embedded<T> {
         Ok(stored)
     }
 
+    fn read_by(&self, log: LogId, span: Span, read: ReadFiles) -> BoxFuture<'_, Result<Page, ReadError>> {
+        let plan = self.shared.read().read(log, span);
+        match plan {
+            Ok(ReadPlan::Done(page)) => std::future::ready(Ok(page)).boxed(),
+            Err(error) => std::future::ready(Err(error)).boxed(),
+            Ok(ReadPlan::Disk(plan)) => {
+                self.shared.disk_reads.fetch_add(1, Ordering::Relaxed);
+                off_the_runtime(move || read(plan)).map_err(ReadError::Store).boxed()
+            }
+        }
+    }
+
     /// Reads all records that one reference refers to.
     async fn stored(&self, log: LogId, after: Position, through: Position) -> Result<StoredRead, ReadError> {
         let floor = self.status(log).await?.floor;
         let span = Span { after: after.max(floor), through, bytes: usize::MAX, records: usize::MAX };
-        let page = match self.read(log, span).await {
+        let page = match self.read_by(log, span, DiskRead::run_to_keep).await {
             // Trimmed since the floor was read: trimmed records cannot be referred to.
-            Err(ReadError::Trimmed { floor, .. }) => self.read(log, Span { after: floor, ..span }).await?,
+            Err(ReadError::Trimmed { floor, .. }) => {
+                self.read_by(log, Span { after: floor, ..span }, DiskRead::run_to_keep).await?
+            }
             page => page?,
         };
         Ok(StoredRead { log, through, status: page.status, records: page.records })
@@ -341,15 +358,7 @@ impl<T: StoredState> Logs for Embedded<T> {
     }
 
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>> {
-        let plan = self.shared.read().read(log, span);
-        match plan {
-            Ok(ReadPlan::Done(page)) => std::future::ready(Ok(page)).boxed(),
-            Err(error) => std::future::ready(Err(error)).boxed(),
-            Ok(ReadPlan::Disk(read)) => {
-                self.shared.disk_reads.fetch_add(1, Ordering::Relaxed);
-                off_the_runtime(move || read.run()).map_err(ReadError::Store).boxed()
-            }
-        }
+        self.read_by(log, span, DiskRead::run)
     }
 
     fn accepting(&self) -> Result<(), StoreError> {

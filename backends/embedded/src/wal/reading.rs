@@ -119,7 +119,8 @@ impl Files {
                     if header.before != end.chain {
                         break;
                     }
-                    let content = bytes.slice(HEADER..HEADER + header.length);
+                    // Records keep the memory of their frame: only as much as it has, without what fills up its last page.
+                    let content = Bytes::copy_from_slice(&bytes[HEADER..HEADER + header.length]);
                     replay(read(header.number, content).in_file(&name)?)?;
                     end = End { number: header.number, chain: header.checksum };
                 }

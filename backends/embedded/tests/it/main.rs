@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod entities;
 mod files;
+mod memory;
 mod retention;
 mod rooms;
 mod row_model;
