@@ -27,7 +27,7 @@ test-all: test
 	TIDINGS_POWER_CUTS=2000 $(CARGO) test --profile soak --package tidings-testing --test it -- hooks_survival::power
 	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --profile soak --package tidings-testing --test it -- durability rooms::survival hooks_survival::load
 	TIDINGS_TOPIC_CLIENTS=10000 $(CARGO) test --profile soak --package tidings-testing --test it -- topics::reconnect
-	TIDINGS_REPLAY_EVENTS=100000 $(CARGO) test --profile soak --package tidings-testing --test it -- hooks_survival::growth
+	TIDINGS_REPLAY_EVENTS=1000000 $(CARGO) test --profile soak --package tidings-testing --test it -- hooks_survival::growth
 	TIDINGS_ROOM_EVENTS=1000000 $(CARGO) test --profile soak --package tidings-testing --test it -- rooms::cursors
 	TIDINGS_INTERLEAVINGS=50000 $(MAKE) test-interleavings
 	PROPTEST_CASES=20000 $(CARGO) test --profile soak --package tidings-topics

@@ -29,7 +29,7 @@ use crate::maintenance::Maintenance;
 use crate::metrics::Counts;
 use crate::rows::RowWrite;
 use crate::state::StoreState;
-use crate::store::{Options, StoreInner};
+use crate::store::{OVERFULL, Options, StoreInner};
 use crate::stored_state::{Access, StoredState};
 use crate::wal::Wal;
 
@@ -268,7 +268,7 @@ impl<T: StoredState> Committer<T> {
             let state = self.shared.read();
             (state.last_commit, state.memtable_bytes)
         };
-        if bytes >= 2 * self.options.memtable_bytes && self.maintenance.is_starved() {
+        if bytes >= OVERFULL * self.options.memtable_bytes && self.maintenance.is_starved() {
             return Err(StoreError::NoSpace);
         }
         // Commits must not be acknowledged from a folder that was removed or replaced: nobody would find them
@@ -331,7 +331,7 @@ impl<T: StoredState> Committer<T> {
         }
         let full = state.memtable_bytes >= self.options.memtable_bytes || self.wal.full_files() >= WAL_FILES;
         let memtable = if full && self.maintenance.reserve() { Some(state.freeze()) } else { None };
-        let overfull = state.memtable_bytes >= 2 * self.options.memtable_bytes;
+        let overfull = state.memtable_bytes >= OVERFULL * self.options.memtable_bytes;
         drop(state);
         for log in touched {
             self.shared.bus.wake(log);

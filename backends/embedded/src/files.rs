@@ -15,7 +15,8 @@ use crate::rows::file::{self as row_file, RowFile};
 use crate::rows::ranges::KeyRanges;
 use crate::rows::writer::RowFileWriter;
 use crate::segment::{self, Segment, broken};
-use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::segment_shared::SharedSource;
+use crate::segment_writer::SegmentWriter;
 use crate::state::StoreState;
 use crate::store::StoreInner;
 use crate::wal::LogFile;
@@ -108,21 +109,20 @@ impl<T: StateMachine> Files<T> {
         error
     }
 
-    /// Writes a segment; returns `None` and leaves no file if `fill` added nothing. Removes the file on
-    /// failure.
-    pub(crate) fn write_segment(
+    /// Writes a segment; returns `None` and leaves no file if `fill` added nothing. `fill` returns the records that the
+    /// references which it added refer to. Removes the file on failure.
+    pub(crate) fn write_segment<S: SharedSource>(
         &self,
         id: u64,
-        fill: impl FnOnce(&mut SegmentWriter) -> io::Result<()>,
-        payload: impl FnMut(SharedKey) -> io::Result<bytes::Bytes>,
+        fill: impl FnOnce(&mut SegmentWriter) -> io::Result<S>,
     ) -> io::Result<Option<Arc<Segment>>> {
         let write = || {
             let mut writer = SegmentWriter::create(&*self.disk, id)?;
-            fill(&mut writer)?;
+            let mut shared = fill(&mut writer)?;
             if writer.is_empty() {
                 return Ok(None);
             }
-            writer.finish(&*self.disk, payload)?;
+            writer.finish(&*self.disk, &mut shared)?;
             Ok(Some(Arc::new(Segment::open(&*self.disk, id).map_err(broken)?)))
         };
         let written: io::Result<Option<Arc<Segment>>> = write();

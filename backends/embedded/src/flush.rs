@@ -2,25 +2,27 @@
 //! write-ahead log that held it are then free. When the deltas have outgrown the base, a new base replaces
 //! both.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidings_engine::log::plan::Stored;
+use bytes::Bytes;
+use tidings_engine::log::plan::{LogHash, Stored};
 
 use crate::checkpoint::{self, store_base, store_delta};
 use crate::files::{Files, Keep};
 use crate::rows::merge::{hiding, is_in};
 use crate::rows::{RowFile, RowLayer};
-use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::segment::SharedRecord;
+use crate::segment_shared::{SHARED_AT_A_TIME, SharedSource};
+use crate::segment_writer::SegmentWriter;
 use crate::state::{CheckpointBytes, Entry, Memtable};
 use crate::stored_state::{Numbers, StoredState};
 use crate::wal::WalFilePool;
 
 /// Memtables that stay in memory for reads after they were flushed.
-const KEPT_MEMTABLES: usize = 1;
+pub(crate) const KEPT_MEMTABLES: usize = 1;
 
 /// Flushes memtables.
 pub(crate) struct Flusher<T: StoredState> {
@@ -77,12 +79,8 @@ impl<T: StoredState> Flusher<T> {
     pub(crate) fn write(&mut self, memtable: &Arc<Memtable>) -> io::Result<()> {
         let mut segment = None;
         if !memtable.runs.is_empty() {
-            let payloads = RefCell::new(HashMap::new());
-            segment = self.files.write_segment(
-                self.files.new_file(),
-                |writer| write_runs(writer, memtable, &mut payloads.borrow_mut()),
-                |key| Ok(payloads.borrow()[&key].clone()),
-            )?;
+            segment =
+                self.files.write_segment(self.files.new_file(), |writer| write_runs(writer, memtable))?;
         }
         let mut new: Vec<String> = segment.iter().map(|segment| segment.name().to_owned()).collect();
         let rows = self.write_rows(&memtable.rows).map_err(|error| self.files.give_up(&new, error))?;
@@ -164,31 +162,54 @@ impl<T: StoredState> Flusher<T> {
     }
 }
 
-/// Writes a memtable's records, and adds the payloads that its references refer to to `payloads`.
-fn write_runs(
-    writer: &mut SegmentWriter,
-    memtable: &Memtable,
-    payloads: &mut HashMap<SharedKey, bytes::Bytes>,
-) -> io::Result<()> {
-    let mut announced: *const Stored = std::ptr::null();
-    for entry in memtable.runs.iter().flat_map(|(_, entries)| entries) {
-        let source = Arc::as_ptr(&entry.stored);
-        if let Some(origin) = entry.stored.origin.filter(|_| source != announced) {
-            writer.announce(origin);
-            announced = source;
-        }
-    }
+/// Writes a memtable's records; returns those that its references refer to.
+fn write_runs<'a>(writer: &mut SegmentWriter, memtable: &'a Memtable) -> io::Result<Shared<'a>> {
+    let mut shared = Shared { records: Vec::new(), next: 0 };
+    let mut numbers: HashMap<*const Stored, u64, LogHash> = HashMap::default();
     for (log, entries) in &memtable.runs {
         for Entry { position, stored } in entries {
-            match stored.origin {
-                None => writer.push_own(*log, *position, stored)?,
-                Some(origin) => {
-                    if writer.push_reference(*log, *position, stored)? {
-                        payloads.insert((origin, stored.commit), stored.payload.clone());
-                    }
-                }
+            if stored.origin.is_none() {
+                writer.push_own(*log, *position, stored)?;
+                continue;
             }
+            let number = match Arc::strong_count(stored) {
+                // Nobody else has it, so there is no other reference to it.
+                1 => shared.add(stored),
+                _ => *numbers.entry(Arc::as_ptr(stored)).or_insert_with(|| shared.add(stored)),
+            };
+            writer.push_reference(*log, *position, number)?;
         }
     }
-    Ok(())
+    Ok(shared)
+}
+
+/// Records of a memtable that its references refer to.
+struct Shared<'a> {
+    records: Vec<&'a Stored>,
+    next: usize,
+}
+
+impl<'a> Shared<'a> {
+    /// Adds a record; returns its number.
+    fn add(&mut self, record: &'a Stored) -> u64 {
+        self.records.push(record);
+        self.records.len() as u64 - 1
+    }
+}
+
+impl SharedSource for Shared<'_> {
+    fn count(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    fn next(&mut self) -> io::Result<Vec<SharedRecord>> {
+        let rest = &self.records[self.next..];
+        let some = &rest[..rest.len().min(SHARED_AT_A_TIME)];
+        self.next += some.len();
+        Ok(some.iter().map(|record| SharedRecord::not_located(record)).collect())
+    }
+
+    fn payload(&self, number: u64, _: &SharedRecord) -> io::Result<Bytes> {
+        Ok(self.records[number as usize].payload.clone())
+    }
 }

@@ -37,6 +37,7 @@ mod projects;
 mod rooms;
 pub mod rows;
 pub mod segment;
+pub(crate) mod segment_shared;
 pub mod segment_writer;
 mod sessions;
 #[cfg(feature = "simulation")]

@@ -3,25 +3,26 @@
 //!
 //! [`merge_once`] picks the most worthwhile work. Invariant: a merge never takes space that flushing needs.
 
+mod references;
+
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidings_engine::log::plan::Stored;
 use tidings_model::{LogId, Position};
 
 use crate::files::{Files, Keep};
-use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, SharedRecord, broken};
-use crate::segment_writer::{SegmentWriter, SharedKey};
+use crate::segment::{Entry as RunEntry, Kept, Segment, Segments, broken};
+use crate::segment_writer::SegmentWriter;
 use crate::stored_state::StoredState;
+use references::{Live, LiveShared};
 
 /// Number of adjacent segments of similar size that are merged, and the ratio between size classes.
 const WIDTH: u32 = 8;
 
-/// Logs after which a merge checks free space again, because others use space, too.
-const LOGS_PER_LOOK: u32 = 256;
+/// Runs after which a merge checks free space again, because others use space, too.
+const RUNS_PER_LOOK: u32 = 256;
 
 /// Work on segments that is worthwhile.
 enum Work {
@@ -43,7 +44,7 @@ pub(crate) fn merge_once<T: StoredState>(files: &Files<T>, give_way: &dyn Fn()) 
             let pace = || {
                 give_way();
                 turns.set(turns.get().wrapping_add(1));
-                if turns.get().is_multiple_of(LOGS_PER_LOOK) { files.ask_space(0, keep) } else { Ok(()) }
+                if turns.get().is_multiple_of(RUNS_PER_LOOK) { files.ask_space(0, keep) } else { Ok(()) }
             };
             merge(files, &segments[range], &pace)?;
         }
@@ -140,20 +141,11 @@ fn merge<T: StoredState>(
     pace: &dyn Fn() -> io::Result<()>,
 ) -> io::Result<()> {
     let floors = |log: LogId| files.shared.read().logs.get(log).map(|slot| slot.state.status().floor);
-    let shared =
-        sources.iter().map(|source| source.all_shared()).collect::<Result<Vec<_>, _>>().map_err(broken)?;
-    let wanted = references(sources, &shared, &floors)?;
-    let merged = files.write_segment(
-        files.new_file(),
-        |writer| {
-            wanted.keys().for_each(|(origin, _)| writer.announce(*origin));
-            merge_runs(writer, sources, &shared, &floors, pace)
-        },
-        |key| {
-            let (segment, shared) = wanted[&key];
-            Ok(sources[segment].resolve(&shared).map_err(broken)?.payload)
-        },
-    )?;
+    let live = references::find(sources, &floors, pace)?;
+    let merged = files.write_segment(files.new_file(), |writer| {
+        merge_runs(writer, sources, &live, &floors, pace)?;
+        Ok(LiveShared::new(sources, &live, pace))
+    })?;
     // Segments may have been added after them meanwhile, but only this thread removes any.
     let place = |ids: &[u64]| -> Range<usize> {
         let first = ids.iter().position(|&id| id == sources[0].id);
@@ -180,56 +172,25 @@ fn merge<T: StoredState>(
     Ok(())
 }
 
-/// Collects the live references in these segments, and where their records can be read.
-fn references(
-    segments: &[Arc<Segment>],
-    shared: &[Vec<SharedRecord>],
-    floor: &impl Fn(LogId) -> Option<Position>,
-) -> io::Result<HashMap<SharedKey, (usize, SharedRecord)>> {
-    let mut wanted = HashMap::new();
-    for (n, segment) in segments.iter().enumerate() {
-        if shared[n].is_empty() {
-            continue;
-        }
-        let mut alive = vec![false; shared[n].len()];
-        for entries in segment.entries() {
-            for entry in entries.map_err(broken)? {
-                let Some(floor) = floor(entry.log).filter(|floor| entry.last > *floor) else { continue };
-                for (position, kept) in segment.run(entry).map_err(broken)? {
-                    if let Kept::Reference(number) = kept
-                        && position > floor
-                    {
-                        *alive.get_mut(number as usize).ok_or_else(dangling_reference)? = true;
-                    }
-                }
-            }
-        }
-        for (shared, _) in shared[n].iter().zip(alive).filter(|(_, alive)| *alive) {
-            let shared = *shared;
-            wanted.entry((shared.origin, shared.commit)).or_insert((n, shared));
-        }
-    }
-    Ok(wanted)
-}
-
 /// Writes the live records of adjacent segments, log by log, and within a log from the oldest segment to the
 /// newest.
 fn merge_runs(
     writer: &mut SegmentWriter,
     segments: &[Arc<Segment>],
-    shared: &[Vec<SharedRecord>],
+    live: &Live,
     floor: &impl Fn(LogId) -> Option<Position>,
     pace: &dyn Fn() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut cursors: Vec<_> =
         segments.iter().map(|segment| Cursor::new(segment)).collect::<io::Result<_>>()?;
     while let Some(log) = cursors.iter().filter_map(|cursor| cursor.head.map(|entry| entry.log)).min() {
-        pace()?;
         let floor = floor(log);
-        for (cursor, shared) in cursors.iter_mut().zip(shared) {
+        for (source, cursor) in cursors.iter_mut().enumerate() {
             while let Some(entry) = cursor.head.filter(|entry| entry.log == log) {
+                pace()?;
                 if let Some(floor) = floor.filter(|floor| entry.last > *floor) {
-                    copy_run(writer, cursor.segment, shared, entry, floor)?;
+                    let number = |number| live.number(source, number);
+                    copy_run(writer, cursor.segment, &number, entry, floor)?;
                 }
                 cursor.advance()?;
             }
@@ -241,7 +202,7 @@ fn merge_runs(
 fn copy_run(
     writer: &mut SegmentWriter,
     segment: &Segment,
-    shared: &[SharedRecord],
+    new_number: &dyn Fn(u64) -> io::Result<u64>,
     entry: RunEntry,
     floor: Position,
 ) -> io::Result<()> {
@@ -251,20 +212,10 @@ fn copy_run(
         }
         match kept {
             Kept::Own(stored) => writer.push_own(entry.log, position, &stored)?,
-            Kept::Reference(number) => {
-                let shared = shared.get(number as usize).ok_or_else(dangling_reference)?;
-                let SharedRecord { origin, commit, time: at, boundary, .. } = *shared;
-                let payload = bytes::Bytes::new();
-                let of = Stored { commit, at, payload, origin: Some(origin), boundary };
-                writer.push_reference(entry.log, position, &of)?;
-            }
+            Kept::Reference(number) => writer.push_reference(entry.log, position, new_number(number)?)?,
         }
     }
     Ok(())
-}
-
-fn dangling_reference() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a reference of a segment has no record")
 }
 
 /// Iterates over the entries of a segment.

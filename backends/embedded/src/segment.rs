@@ -1,7 +1,7 @@
 //! The format of a segment: records of many logs, sorted by log and position, written once and never changed.
 //!
 //! ```text
-//! magic, version | runs | payloads of references whose record is elsewhere | shared | blocks | sparse | footer
+//! magic, version | runs | shared | payloads of references whose record is elsewhere | blocks | sparse | footer
 //! run    = checksum u32 | meta length u32 | payload length u32 | meta | payload
 //! shared = 72 bytes for each record that references of this segment refer to
 //! block  = 72 entries of 56 bytes, sorted by log and position, then their checksum; an entry locates a run
@@ -9,7 +9,8 @@
 //! ```
 //! The payloads of a run are contiguous, so reading a log is reading a range. A segment is self-contained:
 //! each record that its references refer to is stored in it once, however many references there are and
-//! wherever the record was appended. So records and logs can be removed from other segments without a search
+//! wherever the record was appended. (It is stored more than once only if a hundred thousand others that are elsewhere lie
+//! between references of different commits to it.) So records and logs can be removed from other segments without a search
 //! for references.
 //!
 //! Read [`Segment`]; `segment_writer` writes the format.
@@ -210,14 +211,12 @@ impl Segment {
 
     /// Reads the records of a run and verifies its checksum.
     pub(crate) fn run(&self, entry: Entry) -> Result<Vec<(Position, Kept)>, OpenError> {
-        let mut bytes = vec![0; entry.bytes as usize];
-        self.file.read_at(entry.at, &mut bytes).in_file(&self.name)?;
-        let bytes = Bytes::from(bytes);
-        let damaged = |what| OpenError::damaged(&self.name, format!("the run at byte {} {what}", entry.at));
-        if bytes.len() < RUN_HEAD || checksum(entry.log.get(), &[&bytes[4..]]).to_le_bytes() != bytes[..4] {
-            return Err(damaged("has a wrong checksum"));
-        }
-        read_run(bytes.slice(4..), entry).map_err(|_| damaged("cannot be decoded"))
+        read_run(&*self.file, &self.name, entry)
+    }
+
+    /// Number of shared records.
+    pub(crate) fn shared_count(&self) -> u64 {
+        self.footer.shared
     }
 
     /// Reads one of the records that references of this segment refer to.
@@ -233,10 +232,12 @@ impl Segment {
         SharedRecord::read(&bytes).map_err(|_| damaged())
     }
 
-    /// Reads all shared records at once, for a scan of the whole segment.
-    pub(crate) fn all_shared(&self) -> Result<Vec<SharedRecord>, OpenError> {
-        let mut bytes = vec![0; self.footer.shared as usize * SHARED_BYTES];
-        self.file.read_at(self.footer.shared_at, &mut bytes).in_file(&self.name)?;
+    /// Reads shared records from a number on, at most `most`; none at the end.
+    pub(crate) fn shared_from(&self, number: u64, most: usize) -> Result<Vec<SharedRecord>, OpenError> {
+        let count = self.footer.shared.saturating_sub(number).min(most as u64) as usize;
+        let mut bytes = vec![0; count * SHARED_BYTES];
+        let at = self.footer.shared_at + number * SHARED_BYTES as u64;
+        self.file.read_at(at, &mut bytes).in_file(&self.name)?;
         let (entries, _) = bytes.as_chunks::<SHARED_BYTES>();
         entries.iter().map(SharedRecord::read).collect::<Result<_, _>>().in_file(&self.name)
     }
@@ -265,7 +266,23 @@ pub(crate) fn take_into(records: &mut Vec<Record>, span: &mut Span, record: Reco
     true
 }
 
-fn read_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, DecodeError> {
+/// Reads the records of a run of a file and verifies its checksum. Their payloads share the memory of the whole run.
+pub(crate) fn read_run(
+    file: &dyn DiskFile,
+    name: &str,
+    entry: Entry,
+) -> Result<Vec<(Position, Kept)>, OpenError> {
+    let mut bytes = vec![0; entry.bytes as usize];
+    file.read_at(entry.at, &mut bytes).in_file(name)?;
+    let bytes = Bytes::from(bytes);
+    let damaged = |what| OpenError::damaged(name, format!("the run at byte {} {what}", entry.at));
+    if bytes.len() < RUN_HEAD || checksum(entry.log.get(), &[&bytes[4..]]).to_le_bytes() != bytes[..4] {
+        return Err(damaged("has a wrong checksum"));
+    }
+    decode_run(bytes.slice(4..), entry).map_err(|_| damaged("cannot be decoded"))
+}
+
+fn decode_run(bytes: Bytes, entry: Entry) -> Result<Vec<(Position, Kept)>, DecodeError> {
     let mut reader = Reader(bytes);
     let (meta, payload) = (reader.fixed32()? as usize, reader.fixed32()? as usize);
     let mut meta = Reader(reader.exactly(meta)?);
@@ -319,6 +336,13 @@ impl Entry {
 }
 
 impl SharedRecord {
+    /// The record of a reference whose payload is not in the file yet.
+    pub(crate) fn not_located(stored: &Stored) -> Self {
+        let Stored { commit, at: time, boundary, .. } = *stored;
+        let origin = stored.origin.expect("a reference has an origin");
+        Self { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 }
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.fixed64(self.origin.log.get());

@@ -1,20 +1,21 @@
-//! Writes a segment: runs in order, then the records that its references share, then the index.
+//! Writes a segment: runs in order, then the records that its references refer to, then the index.
 //!
 //! The format is described in [`crate::segment`].
 
-use std::collections::HashMap;
 use std::io;
 
-use tidings_engine::log::plan::{LogHash, Stored};
-use tidings_engine::log::{Boundary, Origin};
-use tidings_model::{CommitNumber, LogId, Position};
+use bytes::Bytes;
+use tidings_engine::log::Boundary;
+use tidings_engine::log::plan::Stored;
+use tidings_model::{LogId, Position};
 
 use crate::codec::{Writer, checksum, halves};
 use crate::disk::{Disk, DiskFile};
 use crate::segment::{
-    BLOCK_ENTRIES, ENTRY_BYTES, Entry, FOLDER, Footer, LAST, MAGIC, OWN_COMMIT, REFERENCE, RUN_HEAD,
-    SharedRecord, VERSION, file_name,
+    BLOCK_ENTRIES, ENTRY_BYTES, Entry, FOLDER, Footer, LAST, MAGIC, OWN_COMMIT, REFERENCE, SHARED_BYTES,
+    VERSION, file_name,
 };
+use crate::segment_shared::{PayloadSpan, Payloads, SharedSource};
 
 /// Payload bytes at which a run ends.
 const RUN_PAYLOAD: usize = 64 * 1024;
@@ -22,9 +23,6 @@ const RUN_PAYLOAD: usize = 64 * 1024;
 const RUN_RECORDS: usize = 2048;
 /// Bytes that are buffered before a write.
 const BUFFER: usize = 1 << 20;
-
-/// Identifies what all references that one commit made to one record have in common.
-pub type SharedKey = (Origin, CommitNumber);
 
 /// A segment under construction. Logs must be added in ascending order, records of a log by position.
 pub struct SegmentWriter {
@@ -34,17 +32,6 @@ pub struct SegmentWriter {
     written: u64,
     run: Run,
     entries: Vec<Entry>,
-    numbers: HashMap<SharedKey, u64, LogHash>,
-    shared: Vec<SharedRecord>,
-    /// Locations of payloads that references refer to; `None` until the payload is written.
-    payloads: HashMap<Origin, Option<PayloadSpan>, LogHash>,
-}
-
-#[derive(Clone, Copy)]
-struct PayloadSpan {
-    at: u64,
-    bytes: u32,
-    sum: u32,
 }
 
 struct Run {
@@ -55,8 +42,6 @@ struct Run {
     records: u32,
     meta: Vec<u8>,
     payload: Vec<u8>,
-    /// Payloads of this run that references refer to: origin, offset in the run and length.
-    wanted: Vec<(Origin, usize, usize)>,
 }
 
 impl SegmentWriter {
@@ -67,23 +52,7 @@ impl SegmentWriter {
         let mut buffer = MAGIC.to_vec();
         buffer.fixed32(VERSION);
         buffer.fixed32(0);
-        Ok(Self {
-            file,
-            name,
-            buffer,
-            written: 0,
-            run: Run::empty(),
-            entries: Vec::new(),
-            numbers: HashMap::default(),
-            shared: Vec::new(),
-            payloads: HashMap::default(),
-        })
-    }
-
-    /// Announces references to a record. Must be called before the first `push_…`, so that the record's
-    /// payload is located if it is written to this segment.
-    pub fn announce(&mut self, origin: Origin) {
-        self.payloads.insert(origin, None);
+        Ok(Self { file, name, buffer, written: 0, run: Run::empty(), entries: Vec::new() })
     }
 
     /// Adds a record that is not a reference.
@@ -98,34 +67,17 @@ impl SegmentWriter {
         }
         self.run.meta.number(stored.at.as_millis() - self.run.base);
         self.run.meta.number(stored.payload.len() as u64);
-        let origin = Origin { log, position, at: stored.at };
-        if self.payloads.contains_key(&origin) {
-            self.run.wanted.push((origin, self.run.payload.len(), stored.payload.len()));
-        }
         self.run.payload.extend_from_slice(&stored.payload);
         Ok(())
     }
 
-    /// Adds a reference; returns whether it is the first to its record.
-    pub fn push_reference(&mut self, log: LogId, position: Position, of: &Stored) -> io::Result<bool> {
-        let origin = of.origin.expect("a reference has an origin");
-        let mut first = false;
-        let number = match self.numbers.get(&(origin, of.commit)) {
-            Some(&number) => number,
-            None => {
-                first = true;
-                let number = self.shared.len() as u64;
-                let Stored { commit, at: time, boundary, .. } = *of;
-                self.shared.push(SharedRecord { origin, commit, time, boundary, at: 0, bytes: 0, sum: 0 });
-                self.numbers.insert((origin, commit), number);
-                number
-            }
-        };
+    /// Adds a reference to the record with a number among those that [`SegmentWriter::finish`] is given.
+    pub fn push_reference(&mut self, log: LogId, position: Position, number: u64) -> io::Result<()> {
         let base = self.run.base;
         self.switch_to(log, base)?;
         self.run.step(REFERENCE, position);
         self.run.meta.number(number);
-        Ok(first)
+        Ok(())
     }
 
     /// Whether nothing was added.
@@ -133,38 +85,63 @@ impl SegmentWriter {
         self.entries.is_empty() && self.run.records == 0
     }
 
-    /// Completes the file and makes it durable. `payload` returns payloads that references refer to and that
-    /// are not in this segment.
-    pub fn finish(
-        mut self,
-        disk: &dyn Disk,
-        mut payload: impl FnMut(SharedKey) -> io::Result<bytes::Bytes>,
-    ) -> io::Result<()> {
+    /// Completes the file and makes it durable. `shared` are the records that its references refer to.
+    pub(crate) fn finish(mut self, disk: &dyn Disk, shared: &mut dyn SharedSource) -> io::Result<()> {
         self.end_run()?;
-        for number in 0..self.shared.len() {
-            let SharedRecord { origin, commit, .. } = self.shared[number];
-            let span = match self.payloads.get(&origin).copied().flatten() {
-                Some(span) => span,
-                None => {
-                    let bytes = payload((origin, commit))?;
-                    let span = PayloadSpan {
-                        at: self.end(),
-                        bytes: bytes.len() as u32,
-                        sum: checksum(0, &[&bytes]),
-                    };
-                    self.buffer.extend_from_slice(&bytes);
-                    self.flush(BUFFER)?;
-                    self.payloads.insert(origin, Some(span));
-                    span
-                }
-            };
-            let shared = &mut self.shared[number];
-            (shared.at, shared.bytes, shared.sum) = (span.at, span.bytes, span.sum);
-        }
-        self.write_index()?;
+        let mut footer = Footer { shared: shared.count(), ..Footer::default() };
+        footer.shared_at = self.write_shared(shared)?;
+        self.write_index(footer)?;
         self.flush(0)?;
         self.file.sync()?;
         disk.sync_folder(FOLDER)
+    }
+
+    /// Writes the shared records, and behind them the payloads that are in no run. Returns where they begin.
+    fn write_shared(&mut self, shared: &mut dyn SharedSource) -> io::Result<u64> {
+        // Runs are read back.
+        self.flush(0)?;
+        let shared_at = self.written;
+        self.written += shared.count() * SHARED_BYTES as u64;
+        let (mut number, mut payloads, mut table) = (0, Payloads::default(), Vec::new());
+        loop {
+            let mut records = shared.next()?;
+            if records.is_empty() {
+                break;
+            }
+            let mut order: Vec<usize> = (0..records.len()).collect();
+            order.sort_unstable_by_key(|&n| (records[n].origin.log, records[n].origin.position));
+            for n in order {
+                let origin = records[n].origin;
+                let span = match payloads.find(origin, &self.entries, &*self.file, &self.name)? {
+                    Some(span) => span,
+                    None => {
+                        let span = self.add_payload(&shared.payload(number + n as u64, &records[n])?)?;
+                        payloads.remember(origin, span);
+                        span
+                    }
+                };
+                (records[n].at, records[n].bytes, records[n].sum) = (span.at, span.bytes, span.sum);
+            }
+            table.clear();
+            records.iter().for_each(|record| record.write(&mut table));
+            self.file.write_at(shared_at + number * SHARED_BYTES as u64, &table)?;
+            number += records.len() as u64;
+        }
+        if number == shared.count() {
+            Ok(shared_at)
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "there are more or fewer shared records than announced",
+            ))
+        }
+    }
+
+    fn add_payload(&mut self, payload: &Bytes) -> io::Result<PayloadSpan> {
+        let span = PayloadSpan { at: self.end(), bytes: payload.len() as u32, sum: checksum(0, &[payload]) };
+        self.buffer.extend_from_slice(payload);
+        self.flush(BUFFER)?;
+        Ok(span)
     }
 
     /// Path of the file.
@@ -172,17 +149,8 @@ impl SegmentWriter {
         &self.name
     }
 
-    fn write_index(&mut self) -> io::Result<()> {
-        let mut footer = Footer {
-            shared_at: self.end(),
-            shared: self.shared.len() as u64,
-            entries: self.entries.len() as u64,
-            ..Footer::default()
-        };
-        for shared in std::mem::take(&mut self.shared) {
-            shared.write(&mut self.buffer);
-            self.flush(BUFFER)?;
-        }
+    fn write_index(&mut self, mut footer: Footer) -> io::Result<()> {
+        footer.entries = self.entries.len() as u64;
         footer.blocks_at = self.end();
         let mut sparse = Vec::new();
         for block in std::mem::take(&mut self.entries).chunks(BLOCK_ENTRIES) {
@@ -235,15 +203,9 @@ impl SegmentWriter {
         self.buffer.fixed32(meta.len() as u32);
         self.buffer.fixed32(run.payload.len() as u32);
         self.buffer.extend_from_slice(&meta);
-        let payload_at = at + (RUN_HEAD + meta.len()) as u64;
         self.buffer.extend_from_slice(&run.payload);
         let sum = checksum(run.log.get(), &[&self.buffer[start + 4..]]);
         self.buffer[start..start + 4].copy_from_slice(&sum.to_le_bytes());
-        for (origin, offset, bytes) in run.wanted {
-            let sum = checksum(0, &[&run.payload[offset..offset + bytes]]);
-            let span = PayloadSpan { at: payload_at + offset as u64, bytes: bytes as u32, sum };
-            self.payloads.insert(origin, Some(span));
-        }
         self.entries.push(Entry {
             log: run.log,
             first: run.first,
@@ -279,7 +241,6 @@ impl Run {
             records: 0,
             meta: Vec::new(),
             payload: Vec::new(),
-            wanted: Vec::new(),
         }
     }
 

@@ -165,10 +165,10 @@ pub enum ReadPlan {
     Disk(DiskRead),
 }
 
-/// Bytes of an entry in memory, without payload.
-const ENTRY_BYTES: usize = 40;
-/// Additional bytes of a record that is not a reference, without payload.
-const STORED_BYTES: usize = 120;
+/// Bytes of an entry in memory, with the spare capacity of its list, without what it refers to.
+const ENTRY_BYTES: usize = 48;
+/// Bytes of a record that entries refer to, with what the allocator adds, without payload.
+const STORED_BYTES: usize = 160;
 
 impl<T: StateMachine> StoreState<T> {
     /// How far the log has gone, durably: nothing is visible before.

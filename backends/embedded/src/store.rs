@@ -29,6 +29,7 @@ use crate::disk::Disk;
 use crate::error::{InFile, OpenError};
 use crate::field::Field;
 use crate::files::Files;
+use crate::flush::KEPT_MEMTABLES;
 use crate::folder::{open_row_files, prepare_folder, remove_unnamed_files};
 use crate::frame::{Content, Item};
 use crate::job::{Answer, Job, Reply, StoredRead, size, written};
@@ -48,6 +49,11 @@ const QUEUE_BYTES: usize = 256 << 20;
 /// Unit in bytes in which the queue's bytes are counted.
 const QUEUE_UNIT: usize = 1024;
 const QUEUE_UNITS: usize = QUEUE_BYTES / QUEUE_UNIT;
+
+/// Multiple of its size at which a memtable takes no more commits until the one before it is written.
+pub(crate) const OVERFULL: usize = 2;
+/// Most memory in bytes that one flush and one merge take together, apart from the indexes of what they write.
+const FILE_WORK_BYTES: usize = 64 << 20;
 
 /// Deltas smaller than this fraction (one sixteenth) of a memtable are not compacted into a new base.
 const COMPACT_SHARE: u64 = 16;
@@ -94,6 +100,16 @@ impl Default for Options {
             on_failure: Arc::new(|_| {}),
             metrics: Metrics::new(),
         }
+    }
+}
+
+impl Options {
+    /// Most memory in bytes that recent records and rows take together with work on files: the current memtable, one that is
+    /// being written and those that are kept, each up to twice its size when the disk is slow; and what flushing and merging
+    /// have in memory at a time. Commits that wait in the queue, the state of logs and tables, and the indexes of files come
+    /// on top.
+    pub fn memory_max(&self) -> usize {
+        (2 + KEPT_MEMTABLES) * OVERFULL * self.memtable_bytes + FILE_WORK_BYTES
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::{InFile, OpenError};
 use crate::folder::{FOLDERS, open_row_files};
 use crate::rows::{RowFile, RowFileName};
 use crate::segment::{self, Segment};
+use crate::segment_shared::SHARED_AT_A_TIME;
 use crate::state::{ReadPlan, StoreState};
 use crate::store::replay;
 use crate::stored_state::StoredState;
@@ -160,9 +161,11 @@ fn check_segment(segment: &Segment, problems: &mut Vec<OpenError>) {
             Err(error) => problems.push(error),
         }
     }
-    match segment.all_shared() {
-        Ok(shared) => problems.extend(shared.iter().filter_map(|shared| segment.resolve(shared).err())),
-        Err(error) => problems.push(error),
+    for number in (0..segment.shared_count()).step_by(SHARED_AT_A_TIME) {
+        match segment.shared_from(number, SHARED_AT_A_TIME) {
+            Ok(shared) => problems.extend(shared.iter().filter_map(|shared| segment.resolve(shared).err())),
+            Err(error) => problems.push(error),
+        }
     }
 }
 

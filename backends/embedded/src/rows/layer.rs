@@ -11,8 +11,9 @@ use tidings_engine::log::rows::RowSpan;
 use super::change::RowWrite;
 use super::ranges::{KeyRange, KeyRanges};
 
-/// Approximate bytes of an entry in memory, without key and value.
-pub(crate) const ENTRY_BYTES: usize = 120;
+/// Approximate bytes of an entry in memory, without key and value. The nodes of the map are little more than half full when
+/// keys come in order.
+pub(crate) const ENTRY_BYTES: usize = 150;
 
 /// Rows written and deleted by the commits of a memtable, and the floors they set.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidings_embedded::Options as StoreOptions;
 use tidings_hooks::{Options, Settings};
 use tidings_model::{ProjectId, limits};
 use tidings_server::HookOptions;
@@ -83,8 +84,8 @@ async fn a_replay_of_very_many_events_queues_only_some_at_a_time_and_takes_no_me
     const STEP: u64 = 1024;
     let count = std::env::var("TIDINGS_REPLAY_EVENTS").ok().and_then(|count| count.parse().ok());
     let count: usize = count.unwrap_or(20_000);
-    // With very many events the store's memtables are full, of 64 MiB each and sometimes several.
-    let memory = if count > 50_000 { 512 << 20 } else { 100 << 20 };
+    // With very many events the store takes all that it may take. Until then only what they are.
+    let memory = if count > 50_000 { StoreOptions::default().memory_max() as u64 } else { 100 << 20 };
     let server = serve(&[("TIDINGS_HOOKS_MAX_QUEUE", &QUEUE.to_string())]).await;
     let api = Api::of(&server);
     api.publish("a.b", count).await;
