@@ -86,10 +86,19 @@ fn json_messages(body: &Bytes) -> Result<Vec<Bytes>, StreamError> {
             ArrayError::TooMany { .. } => StreamError::TooManyMessages,
             ArrayError::Invalid(error) => invalid(error),
         })?;
-        return Ok(values.into_iter().map(slice).collect());
+        return Ok(of_their_own(values.into_iter().map(slice).collect(), body));
     }
     let value: &RawValue = serde_json::from_slice(body).map_err(invalid)?;
-    Ok(vec![slice(value)])
+    Ok(of_their_own(vec![slice(value)], body))
+}
+
+/// Messages that keep no more memory than they need: as slices they keep the body, which may be little but white space.
+fn of_their_own(messages: Vec<Bytes>, body: &Bytes) -> Vec<Bytes> {
+    let held: usize = messages.iter().map(Bytes::len).sum();
+    match 2 * held < body.len() {
+        true => messages.iter().map(|message| Bytes::copy_from_slice(message)).collect(),
+        false => messages,
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +118,14 @@ mod tests {
         assert_eq!(json(" {\"a\":1}\n").expect("valid"), [r#"{"a":1}"#]);
         assert_eq!(json("null").expect("valid"), ["null"]);
         assert!(json("[]").expect("valid").is_empty());
+    }
+
+    #[test]
+    fn a_message_does_not_keep_white_space_around_it_in_memory() {
+        for text in ["1", "[1]"] {
+            let message = json(&format!("{}{text}", " ".repeat(10_000))).expect("valid").remove(0);
+            assert_eq!(message.try_into_mut().expect("nobody else has it").capacity(), 1);
+        }
     }
 
     #[test]

@@ -241,7 +241,8 @@ impl Streams {
         if sub_offset > length {
             return Err(beyond);
         }
-        Ok((anchor, Some(last.payload.slice(..sub_offset as usize))))
+        // A slice would keep all of the record in memory.
+        Ok((anchor, Some(Bytes::copy_from_slice(&last.payload[..sub_offset as usize]))))
     }
 }
 
