@@ -13,8 +13,8 @@ const tsc = `${root}node_modules/typescript/bin/tsc`
 
 /** Largest size of what is imported, minified and compressed, in bytes. The goals are 8 and 20 KiB; they are missed so far. */
 const BUDGETS: [what: string, source: string, bytes: number][] = [
-  ["topics", 'export { Topics } from "./src/topics/index.ts"', 9.5 * 1024],
-  ["everything", 'export * from "./src/index.ts"; export * from "./src/react/index.ts"', 22.5 * 1024],
+  ["topics", 'export { Topics } from "./src/topics/index.ts"', 8.5 * 1024],
+  ["everything", 'export * from "./src/index.ts"; export * from "./src/react/index.ts"', 21 * 1024],
 ]
 
 for (const [what, source, most] of BUDGETS) {

@@ -2,6 +2,7 @@ import { Backoff, retryAfterMs, SETTLED_MS, type BackoffOptions } from "./backof
 import type { Environment } from "./environment.js"
 import { ConnectionClosedError, isTransient, TidingsError, TimeoutError, UnauthorizedError } from "./errors.js"
 import { Listeners } from "./listeners.js"
+import { SLEPT_MS, WATCH_MS } from "./silence.js"
 import type { TokenReason, TokenSource } from "./token.js"
 
 /** Why a connection ended, and what follows. */
@@ -9,7 +10,7 @@ export interface Ending {
   /** `lost`, `timeout`, `silent`, `no-token`, `refused`, `closed`, or what the server says, such as `going-away`. */
   reason: string
   /** Close code of the WebSocket, or HTTP status of a refused handshake. */
-  code?: number
+  code?: number | undefined
   /** Whether the client connects again. */
   reconnect: boolean
   /** Shortest time before that, as the server asks. */
@@ -34,14 +35,14 @@ export interface Protocol {
   /** URL to connect to. */
   address(token: string | null): URL
   /** The socket is open; the protocol calls {@link Connection.ready} when it may be used. */
-  opened(token: string | null): void
+  opened(): void
   received(data: string | ArrayBuffer): void
   /** The connection is gone; what waits for an answer gets none. */
   lost(why: Ending): void
   /** What a close code means. */
   judge(code: number, reason: string): Ending
   /** A frame that the server answers. */
-  heartbeat(): string
+  readonly heartbeat: string
 }
 
 export interface ConnectionOptions {
@@ -57,12 +58,11 @@ export const CONNECT_TIMEOUT_MS = 15_000
 export const ANSWER_TIMEOUT_MS = 10_000
 /** The same when the device has woken up, where a dead connection is likely. */
 export const PROBE_TIMEOUT_MS = 4_000
-/** A timer that is late by this much shows that the machine was asleep. */
-const SLEPT_MS = 5_000
-/** Interval at which the clock is watched for a jump. */
-const WATCH_MS = 5_000
 /** Bytes that may wait in the socket before it counts as blocked. */
 export const BUFFERED_MAX = 4 * 1024 * 1024
+export const NO_WEBSOCKET = "no WebSocket here: pass `environment.WebSocket`, or run Node 20 with --experimental-websocket"
+/** Longest time between attempts to renew a token. */
+const RENEW_RETRY_MAX_MS = 10_000
 
 /**
  * One WebSocket that comes again by itself. Knows when to connect, how long to wait and when the other side is gone; what is
@@ -71,7 +71,6 @@ export const BUFFERED_MAX = 4 * 1024 * 1024
 export class Connection {
   readonly states: Listeners<ConnectionState>
   state: ConnectionState = { status: "idle" }
-  /** Time without any frame after which a heartbeat is sent. */
   heartbeatMs = 25_000
 
   readonly #protocol: Protocol
@@ -80,12 +79,13 @@ export class Connection {
   #socket: WebSocket | undefined
   /** Counts dials, so that what belongs to an earlier one is ignored. */
   #dial = 0
-  #cancels = new Map<"connect" | "retry" | "watch" | "answer", () => void>()
+  /** What stops the timers of this dial. */
+  #cancels = new Map<string, () => void>()
   #unwake = () => {}
   #notBefore = 0
   #heardAt = 0
   #tickAt = 0
-  #readyAt: number | undefined
+  #readyAt = Infinity
   #tokenReason: TokenReason = "connect"
   #refusals = 0
 
@@ -104,15 +104,14 @@ export class Connection {
   start(): void {
     if (this.state.status !== "idle") return
     this.#unwake = this.environment.wake(() => this.#woken())
-    this.#connect()
+    void this.#connect()
   }
 
   /** The handshake is over: the connection may be used. */
   ready(): void {
     this.#cancel("connect")
-    this.#readyAt = this.#now()
+    this.#readyAt = this.#tickAt = this.#now()
     this.#set({ status: "connected" })
-    this.#tickAt = this.#now()
     this.#watch()
   }
 
@@ -128,6 +127,32 @@ export class Connection {
     return (this.#socket?.bufferedAmount ?? 0) > BUFFERED_MAX
   }
 
+  /** Calls back after a delay, unless the connection ends before or the name is used again. */
+  after(name: string, delayMs: number, callback: () => void): void {
+    this.#cancel(name)
+    const cancel = this.environment.clock.after(delayMs, () => {
+      this.#cancels.delete(name)
+      callback()
+    })
+    this.#cancels.set(name, cancel)
+  }
+
+  /** Gets another token and passes it on; again, if that fails, until the old one expires: then the server closes. */
+  async renew(leftMs: number, pass: (token: string | null) => unknown): Promise<void> {
+    const { token, onError } = this.#options
+    if (!token.renewable) return
+    const dial = this.#dial
+    try {
+      const next = await token.get("expiring")
+      if (dial === this.#dial) await pass(next)
+    } catch (error) {
+      if (dial !== this.#dial) return
+      onError(error)
+      const delay = Math.min(leftMs / 2, RENEW_RETRY_MAX_MS)
+      if (delay > 1_000) this.after("renew", delay, () => void this.renew(leftMs - delay, pass))
+    }
+  }
+
   /** Ends this socket; whether another follows is up to the ending. */
   end(why: Ending): void {
     if (this.state.status === "closed") return
@@ -135,77 +160,71 @@ export class Connection {
     for (const cancel of this.#cancels.values()) cancel()
     this.#cancels.clear()
     this.#drop()
-    const lasted = this.#now() - (this.#readyAt ?? this.#now())
+    const lasted = this.#now() - this.#readyAt
     this.#backoff.lasted(lasted)
     if (lasted >= SETTLED_MS) this.#refusals = 0
-    this.#readyAt = undefined
+    this.#readyAt = Infinity
     this.#protocol.lost(why)
     if (why.tokenRefused) {
       this.#tokenReason = "refused"
       // A second refusal in a row, or a token that cannot change, is final.
       if (!this.#options.token.renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
     }
-    if (!why.reconnect) return this.#finish(why)
-    const delay = this.#backoff.next(why.retryAfterMs)
-    this.#notBefore = this.#now() + (why.retryAfterMs ?? 0)
-    this.#retryIn(delay, why)
+    if (why.reconnect) {
+      const delay = this.#backoff.next(why.retryAfterMs)
+      this.#notBefore = this.#now() + (why.retryAfterMs ?? 0)
+      this.#retryIn(delay, why)
+    } else {
+      this.#unwake()
+      this.#set({ status: "closed", why })
+    }
   }
 
   /** Closes for good. */
   close(reason = "closed", error?: unknown): void {
-    this.end({ reason, reconnect: false, ...(error !== undefined && { error }) })
-  }
-
-  #finish(why: Ending): void {
-    this.#unwake()
-    this.#set({ status: "closed", why })
+    this.end({ reason, reconnect: false, error })
   }
 
   #retryIn(delay: number, why: Ending): void {
-    this.#after("retry", delay, () => this.#connect())
+    this.after("retry", delay, () => void this.#connect())
     this.#set({ status: "waiting", why, retryAt: this.#now() + delay })
   }
 
-  #connect(): void {
+  async #connect(): Promise<void> {
     const dial = ++this.#dial
     this.#set({ status: "connecting" })
+    // Whoever heard the state may have closed the connection.
     if (dial !== this.#dial) return
-    this.#options.token.get(this.#tokenReason).then(
-      token => {
-        if (dial === this.#dial) this.#open(token)
-      },
-      (error: unknown) => {
-        if (dial !== this.#dial) return
-        this.#options.onError(error)
-        this.end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
-      },
-    )
+    try {
+      const token = await this.#options.token.get(this.#tokenReason)
+      if (dial === this.#dial) this.#open(token)
+    } catch (error) {
+      if (dial !== this.#dial) return
+      this.#options.onError(error)
+      this.end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
+    }
   }
 
   #open(token: string | null): void {
     const { WebSocket } = this.environment
-    if (!WebSocket) {
-      const error = new TypeError("this platform has no WebSocket: pass one as `environment.WebSocket`, or start Node 20 with --experimental-websocket")
-      return this.close("no-websocket", error)
-    }
-    this.#after("connect", CONNECT_TIMEOUT_MS, () => {
-      this.end({ reason: "timeout", reconnect: true, error: new TimeoutError("the server did not answer in time") })
-    })
-    let socket: WebSocket
+    if (!WebSocket) return this.close("no-websocket", new TypeError(NO_WEBSOCKET))
     const address = this.#protocol.address(token)
+    let socket: WebSocket
     try {
-      socket = new WebSocket(address.href)
+      socket = this.#socket = new WebSocket(address.href)
     } catch (error) {
       return this.close("bad-address", error)
     }
-    this.#socket = socket
+    this.after("connect", CONNECT_TIMEOUT_MS, () => {
+      this.end({ reason: "timeout", reconnect: true, error: new TimeoutError("the server did not answer in time") })
+    })
     socket.binaryType = "arraybuffer"
     let opened = false
     socket.onopen = () => {
       opened = true
       this.#tokenReason = "connect"
       this.#heard()
-      this.#protocol.opened(token)
+      this.#protocol.opened()
     }
     socket.onmessage = ({ data }) => {
       this.#heard()
@@ -227,25 +246,27 @@ export class Connection {
   /** A page cannot see why a handshake was refused, so it asks by a plain request, which gets the same refusal. */
   async #explain(address: URL): Promise<void> {
     const dial = this.#dial
-    const url = new URL(address)
-    url.protocol = url.protocol.replace("ws", "http")
     let why: Ending = { reason: "lost", reconnect: true }
     try {
-      const answer = await this.environment.fetch(url.href, { cache: "no-store" })
+      const answer = await this.environment.fetch(address.href.replace("ws", "http"), { cache: "no-store" })
+      const { status: code } = answer
       const text = await answer.text()
       // 426 is the answer to whoever does not want a WebSocket: nothing is wrong with the rest of the request.
-      if (answer.status >= 400 && answer.status !== 426) why = this.#refused(answer, text)
+      if (code >= 400 && code !== 426) {
+        const tokenRefused = code === 401
+        why = {
+          reason: "refused",
+          code,
+          reconnect: tokenRefused || isTransient(code),
+          tokenRefused,
+          retryAfterMs: retryAfterMs(answer.headers.get("retry-after"), this.#now()),
+          error: new TidingsError(`the server refuses the connection with ${code}: ${text.slice(0, 300)}`, { code: "REFUSED", details: { status: code } }),
+        }
+      }
     } catch {
       // The server is away, or does not let this page read its answers.
     }
     if (dial === this.#dial) this.end(why)
-  }
-
-  #refused(answer: Response, text: string): Ending {
-    const { status } = answer
-    const error = new TidingsError("REFUSED", `the server refuses the connection with ${status}: ${text.slice(0, 300)}`, { details: { status } })
-    const after = retryAfterMs(answer.headers.get("retry-after"), this.#now())
-    return { reason: "refused", code: status, reconnect: isTransient(status) || status === 401, tokenRefused: status === 401, retryAfterMs: after, error }
   }
 
   #drop(): void {
@@ -268,9 +289,10 @@ export class Connection {
   }
 
   #watch(): void {
-    this.#after("watch", Math.min(WATCH_MS, this.heartbeatMs), () => {
+    const interval = Math.min(WATCH_MS, this.heartbeatMs)
+    this.after("watch", interval, () => {
       const now = this.#now()
-      const late = now - this.#tickAt - Math.min(WATCH_MS, this.heartbeatMs)
+      const late = now - this.#tickAt - interval
       this.#tickAt = now
       if (late > SLEPT_MS) this.#probe(PROBE_TIMEOUT_MS)
       else if (now - this.#heardAt >= this.heartbeatMs) this.#probe(ANSWER_TIMEOUT_MS)
@@ -280,18 +302,19 @@ export class Connection {
 
   #probe(timeoutMs: number): void {
     if (this.#cancels.has("answer")) return
-    this.send(this.#protocol.heartbeat())
-    this.#after("answer", timeoutMs, () => {
+    this.send(this.#protocol.heartbeat)
+    this.after("answer", timeoutMs, () => {
       this.end({ reason: "silent", reconnect: true, error: new ConnectionClosedError("the server says nothing any more") })
     })
   }
 
   /** The device may be reachable again: whoever waits need not wait longer, except for what the server asked for. */
   #woken(): void {
-    if (this.state.status === "connected") this.#probe(PROBE_TIMEOUT_MS)
-    if (this.state.status !== "waiting") return
+    const { state } = this
+    if (state.status === "connected") this.#probe(PROBE_TIMEOUT_MS)
+    if (state.status !== "waiting") return
     const left = Math.max(this.#notBefore - this.#now(), 0)
-    if (this.state.retryAt - this.#now() > left) this.#retryIn(left, this.state.why)
+    if (state.retryAt - this.#now() > left) this.#retryIn(left, state.why)
   }
 
   #set(state: ConnectionState): void {
@@ -303,17 +326,13 @@ export class Connection {
     return this.environment.clock.now()
   }
 
-  #after(name: "connect" | "retry" | "watch" | "answer", delayMs: number, then: () => void): void {
-    this.#cancel(name)
-    const cancel = this.environment.clock.after(delayMs, () => {
-      this.#cancels.delete(name)
-      then()
-    })
-    this.#cancels.set(name, cancel)
-  }
-
-  #cancel(name: "connect" | "retry" | "watch" | "answer"): void {
+  #cancel(name: string): void {
     this.#cancels.get(name)?.()
     this.#cancels.delete(name)
   }
+}
+
+/** The error of who asks for something when the connection is closed for good. */
+export function closedError(why: Ending): ConnectionClosedError {
+  return new ConnectionClosedError(`the connection is closed: ${why.reason}`, { retryable: false, cause: why.error })
 }

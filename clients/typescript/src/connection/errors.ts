@@ -1,3 +1,12 @@
+/** What an error says beside its message. */
+export interface ErrorDetails {
+  code?: string | undefined
+  retryable?: boolean | undefined
+  details?: object | undefined
+  retryAfterMs?: number | undefined
+  cause?: unknown
+}
+
 /** Any error of this package. `code` is for programs, `message` for people. */
 export class TidingsError extends Error {
   readonly code: string
@@ -5,34 +14,37 @@ export class TidingsError extends Error {
   readonly retryable: boolean
   /** What the server says beside the message. */
   readonly details: Readonly<Record<string, unknown>>
+  /** How long the server asks to wait before the request is repeated. */
+  readonly retryAfterMs: number | undefined
 
-  constructor(code: string, message: string, more: { retryable?: boolean; details?: object; cause?: unknown } = {}) {
-    super(message, more.cause === undefined ? undefined : { cause: more.cause })
+  constructor(message: string, { code = "ERROR", retryable = false, details = {}, retryAfterMs, ...cause }: ErrorDetails = {}) {
+    super(message, cause)
     this.name = new.target.name
     this.code = code
-    this.retryable = more.retryable ?? false
-    this.details = (more.details ?? {}) as Record<string, unknown>
+    this.retryable = retryable
+    this.details = details as Record<string, unknown>
+    this.retryAfterMs = retryAfterMs
   }
 }
 
 /** The connection is closed, or was lost before the answer came. */
 export class ConnectionClosedError extends TidingsError {
-  constructor(message: string, more: { retryable?: boolean; cause?: unknown } = {}) {
-    super("CONNECTION_CLOSED", message, { retryable: true, ...more })
+  constructor(message: string, more?: ErrorDetails) {
+    super(message, { code: "CONNECTION_CLOSED", retryable: true, ...more })
   }
 }
 
 /** No token could be got, or the server refuses the one it was given. */
 export class UnauthorizedError extends TidingsError {
-  constructor(message: string, more: { details?: object; cause?: unknown } = {}) {
-    super("UNAUTHENTICATED", message, more)
+  constructor(message: string, more?: ErrorDetails) {
+    super(message, { code: "UNAUTHENTICATED", ...more })
   }
 }
 
 /** No answer in time. What was asked for may have happened. */
 export class TimeoutError extends TidingsError {
-  constructor(message: string) {
-    super("DEADLINE_EXCEEDED", message, { retryable: true })
+  constructor(message: string, more?: ErrorDetails) {
+    super(message, { code: "DEADLINE_EXCEEDED", retryable: true, ...more })
   }
 }
 
@@ -40,22 +52,14 @@ export class TimeoutError extends TidingsError {
 export class HttpError extends TidingsError {
   /** HTTP status. */
   readonly status: number
-  /** How long the server asks to wait. */
-  readonly retryAfterMs: number | undefined
 
-  constructor(status: number, code: string, message: string, more: { details?: object; retryAfterMs?: number | undefined } = {}) {
-    super(code, message, { retryable: isTransient(status), ...(more.details && { details: more.details }) })
+  constructor(status: number, message: string, more: ErrorDetails) {
+    super(message, { retryable: isTransient(status), ...more })
     this.status = status
-    this.retryAfterMs = more.retryAfterMs
   }
 }
 
 /** Whether a request that was answered with this status may succeed later. */
 export function isTransient(status: number): boolean {
   return status >= 500 || status === 408 || status === 425 || status === 429
-}
-
-/** What `signal.throwIfAborted` throws. */
-export function abortReason(signal: AbortSignal): unknown {
-  return signal.reason ?? new DOMException("This operation was aborted", "AbortError")
 }

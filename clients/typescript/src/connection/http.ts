@@ -1,3 +1,4 @@
+import { onAbort } from "./abort.js"
 import { address, type Target } from "./address.js"
 import { retryAfterMs } from "./backoff.js"
 import type { Environment } from "./environment.js"
@@ -60,29 +61,26 @@ export class Http {
   }
 
   async #fetch(method: string, segments: string[], options: HttpOptions, reason: "connect" | "refused"): Promise<Response> {
-    const { query, body, headers, signal, keepalive, timeoutMs = ANSWER_TIMEOUT_MS } = options
+    const { query, body, signal, keepalive = false, timeoutMs = ANSWER_TIMEOUT_MS } = options
     const token = await this.#bearer(reason)
+    const headers: Record<string, string> = {}
+    if (body !== undefined) headers["content-type"] = "application/json"
+    if (token !== null) headers.authorization = `Bearer ${token}`
     const controller = new AbortController()
-    const forward = () => controller.abort(signal!.reason)
-    if (signal?.aborted) forward()
-    signal?.addEventListener("abort", forward)
+    const forget = onAbort(signal, () => controller.abort(signal!.reason))
     const cancel = this.#environment.clock.after(timeoutMs, () => controller.abort(new TimeoutError(`no answer within ${timeoutMs} ms`)))
     try {
       return await this.#environment.fetch(this.url(segments, query).href, {
         method,
-        ...(body !== undefined && { body: JSON.stringify(body) }),
-        headers: {
-          ...(body !== undefined && { "content-type": "application/json" }),
-          ...(token !== null && { authorization: `Bearer ${token}` }),
-          ...headers,
-        },
-        ...(keepalive && { keepalive }),
+        body: body === undefined ? null : JSON.stringify(body),
+        headers: { ...headers, ...options.headers },
+        keepalive,
         signal: controller.signal,
         redirect: "error",
       })
     } finally {
       cancel()
-      signal?.removeEventListener("abort", forward)
+      forget()
     }
   }
 
@@ -114,18 +112,15 @@ function expiryOf(token: string | null): number {
 
 /** The error in a response, in whichever of the server's forms it is. */
 export async function httpError(response: Response, now: number): Promise<HttpError> {
-  const text = await response.text().catch(() => "")
-  let said: { error?: unknown; message?: unknown; detail?: object; details?: object; retryAfter?: unknown; code?: unknown } = {}
-  try {
-    said = (JSON.parse(text) as typeof said | null) ?? {}
-  } catch {
-    // Something between the client and the server has answered.
-  }
-  const inner = (typeof said.error === "object" && said.error !== null ? said.error : {}) as { code?: unknown; message?: unknown; details?: object }
-  const code = String(inner.code ?? said.code ?? (typeof said.error === "string" ? said.error : `http_${response.status}`))
-  const message = String(inner.message ?? said.message ?? (typeof said.error === "string" ? said.error : `the server answers ${response.status}`))
-  const seconds = Number(said.retryAfter)
-  const after = seconds > 0 ? seconds * 1000 : retryAfterMs(response.headers.get("retry-after"), now)
-  const details = inner.details ?? said.detail ?? said.details
-  return new HttpError(response.status, code, message, { retryAfterMs: after, ...(details && { details }) })
+  const { status, headers } = response
+  // Something between the client and the server may have answered.
+  const body = (await response.json().catch(() => null)) as Record<string, unknown> | null
+  const { error } = body ?? {}
+  const said = { ...(typeof error === "string" && { code: error, message: error }), ...body, ...(typeof error === "object" && error) } as Record<string, unknown>
+  const { code = `http_${status}`, message = `the server answers ${status}`, detail, details = detail, retryAfter } = said
+  return new HttpError(status, String(message), {
+    code: String(code),
+    details: (details ?? {}) as object,
+    retryAfterMs: retryAfterMs(retryAfter == null ? headers.get("retry-after") : String(retryAfter), now),
+  })
 }

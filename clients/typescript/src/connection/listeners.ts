@@ -1,7 +1,6 @@
-/**
- * Callbacks of the application. One that throws, or whose promise is rejected, is reported and disturbs neither the others
- * nor the connection.
- */
+import { onAbort } from "./abort.js"
+
+/** Callbacks of the application. One that throws disturbs neither the others nor the connection. */
 export class Listeners<T> {
   readonly #callbacks = new Set<(value: T) => unknown>()
   readonly #report: (error: unknown) => void
@@ -10,33 +9,27 @@ export class Listeners<T> {
     this.#report = report
   }
 
-  get size(): number {
-    return this.#callbacks.size
-  }
-
   /** Adds a callback, which may be there already; each call adds one. Returns what removes it. */
   add(callback: (value: T) => unknown, signal?: AbortSignal): () => void {
     // A function of its own, so that adding the same callback twice and removing it once leaves one.
     const own = (value: T) => callback(value)
-    const remove = () => {
-      this.#callbacks.delete(own)
-      signal?.removeEventListener("abort", remove)
-    }
-    if (signal?.aborted) return () => {}
-    signal?.addEventListener("abort", remove, { once: true })
     this.#callbacks.add(own)
-    return remove
+    const forget = onAbort(signal, () => this.#callbacks.delete(own))
+    return () => {
+      this.#callbacks.delete(own)
+      forget()
+    }
   }
 
   emit(value: T): void {
-    for (const callback of [...this.#callbacks]) call(callback, value, this.#report)
+    for (const callback of [...this.#callbacks]) call(() => callback(value), this.#report)
   }
 }
 
-/** Calls the application. */
-export function call<T>(callback: ((value: T) => unknown) | undefined, value: T, report: (error: unknown) => void): void {
+/** Calls the application. What it throws, or rejects with, is reported. */
+export function call(callback: () => unknown, report: (error: unknown) => void): void {
   try {
-    const returned = callback?.(value)
+    const returned = callback()
     if (returned instanceof Promise) returned.catch(report)
   } catch (error) {
     report(error)

@@ -6,16 +6,12 @@ export type Wake = (woken: () => void) => () => void
  * Other platforms have none; there a clock that has jumped shows that the machine was asleep.
  */
 export const systemWake: Wake = woken => {
-  if (typeof addEventListener !== "function" || typeof document === "undefined") return () => {}
-  const visible = () => {
-    if (document.visibilityState === "visible") woken()
+  const ended = new AbortController()
+  if (globalThis.document) {
+    const { signal } = ended
+    addEventListener("online", woken, { signal })
+    addEventListener("pageshow", woken, { signal })
+    document.addEventListener("visibilitychange", () => document.hidden || woken(), { signal })
   }
-  addEventListener("online", woken)
-  addEventListener("pageshow", woken)
-  document.addEventListener("visibilitychange", visible)
-  return () => {
-    removeEventListener("online", woken)
-    removeEventListener("pageshow", woken)
-    document.removeEventListener("visibilitychange", visible)
-  }
+  return () => ended.abort()
 }

@@ -1,5 +1,6 @@
+import { onAbort } from "./abort.js"
 import type { Clock } from "./clock.js"
-import { abortReason, TimeoutError } from "./errors.js"
+import { TimeoutError } from "./errors.js"
 
 /** How long somebody waits for something. */
 export interface Patience {
@@ -10,13 +11,11 @@ export interface Patience {
 /** What comes of a promise, unless the signal aborts or the time is over before. The promise itself goes on. */
 export function within<T>(outcome: Promise<T>, clock: Clock, { signal, timeoutMs }: Patience): Promise<T> {
   return new Promise((resolve, reject) => {
-    const aborted = () => reject(abortReason(signal!))
-    if (signal?.aborted) aborted()
-    signal?.addEventListener("abort", aborted)
-    const cancel = timeoutMs === undefined ? undefined : clock.after(timeoutMs, () => reject(new TimeoutError(`nothing within ${timeoutMs} ms`)))
+    const forget = onAbort(signal, () => reject(signal!.reason))
+    const cancel = timeoutMs === undefined ? forget : clock.after(timeoutMs, () => reject(new TimeoutError(`nothing within ${timeoutMs} ms`)))
     outcome.then(resolve, reject).finally(() => {
-      signal?.removeEventListener("abort", aborted)
-      cancel?.()
+      forget()
+      cancel()
     })
   })
 }

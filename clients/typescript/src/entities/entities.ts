@@ -1,10 +1,12 @@
+import { onAbort } from "../connection/abort.js"
 import { address, socketAddress, type Target } from "../connection/address.js"
 import type { BackoffOptions } from "../connection/backoff.js"
-import { Connection, type ConnectionState, type Ending, type Protocol } from "../connection/connection.js"
+import { closedError, Connection, type ConnectionState, type Ending, type Protocol } from "../connection/connection.js"
 import { environment, type Environment } from "../connection/environment.js"
-import { ConnectionClosedError, TidingsError } from "../connection/errors.js"
+import { TidingsError } from "../connection/errors.js"
 import { call, Listeners } from "../connection/listeners.js"
 import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { Waiters } from "../connection/waiters.js"
 import { Interest, type EntityId } from "./interest.js"
 import type { Change, Denied, Invalidation, Resync, ServerFrame } from "./wire.js"
 
@@ -52,20 +54,12 @@ interface Watcher {
   readonly handlers: WatchHandlers
 }
 
-function closed(why: Ending): ConnectionClosedError {
-  return new ConnectionClosedError(`the connection is closed: ${why.reason}`, { retryable: false, cause: why.error })
-}
-
 /** Versions that are remembered to drop what is older. */
 const VERSIONS_MAX = 100_000
-/** Longest time between a warning that the token expires and another attempt to renew it. */
-const RENEW_RETRY_MS = 10_000
-
 /** Changes of entities of a project, over one connection. */
 export class Entities implements Protocol {
   readonly #connection: Connection
   readonly #url: URL
-  readonly #token: TokenSource
   readonly #environment: Environment
   readonly #maxIds: number
   readonly #report: (error: unknown) => void
@@ -81,31 +75,31 @@ export class Entities implements Protocol {
   readonly #asked = new Map<string, string>()
   /** Types whose subscriptions were complete on some connection since they are watched. */
   readonly #known = new Set<string>()
-  readonly #waiters = new Map<string, { resolve(): void; reject(error: unknown): void }[]>()
+  /** Who waits for a type's subscriptions. */
+  readonly #waiters = new Waiters()
   #connected = false
   #number = 0
   #open = false
   #flushing = false
   #retryAfterMs: number | undefined
-  #cancelRenewal = () => {}
+  readonly heartbeat = '{"type":"PING"}'
 
   constructor(options: EntitiesOptions) {
-    this.#environment = environment(options.environment)
-    this.#report = error => (options.onError ?? this.#environment.report)(error)
-    this.#invalidations = new Listeners(this.#environment.report)
-    this.#resyncs = new Listeners(this.#environment.report)
+    const own = environment(options.environment)
+    const { report } = own
+    this.#environment = own
+    this.#report = error => call(() => (options.onError ?? report)(error), report)
+    this.#invalidations = new Listeners(report)
+    this.#resyncs = new Listeners(report)
     this.#maxIds = options.maxIds ?? 10_000
-    this.#token = new TokenSource(options.token, this.#environment)
+    const token = new TokenSource(options.token, own)
     this.#url = address(options, "sync")
     if (options.takeover) this.#url.searchParams.set("takeover", "1")
-    const { backoff } = options
-    this.#connection = new Connection(this, { environment: this.#environment, token: this.#token, backoff, onError: this.#report })
+    this.#connection = new Connection(this, { environment: own, token, backoff: options.backoff, onError: this.#report })
     this.#connection.states.add(state => {
-      if (state.status === "closed") for (const code of this.#waiters.keys()) this.#fail(code, closed(state.why))
+      if (state.status === "closed") this.#waiters.reject(closedError(state.why))
     })
-    const { signal } = options
-    if (signal?.aborted) this.close()
-    else signal?.addEventListener("abort", () => this.close(), { once: true })
+    onAbort(options.signal, () => this.close())
   }
 
   get state(): ConnectionState {
@@ -134,7 +128,7 @@ export class Entities implements Protocol {
     const close = () => {
       if (closed) return
       closed = true
-      signal?.removeEventListener("abort", close)
+      forget()
       this.#watchers.delete(watcher)
       this.#interest.remove(entityCode, held())
       this.#schedule()
@@ -148,8 +142,8 @@ export class Entities implements Protocol {
     }
     this.#watchers.add(watcher)
     this.#interest.add(entityCode, held())
-    if (signal?.aborted) close()
-    else signal?.addEventListener("abort", close, { once: true })
+    let forget = () => {}
+    forget = onAbort(signal, close)
     this.#schedule()
     const ready = this.#whenSubscribed(entityCode)
     ready.catch(() => {})
@@ -190,7 +184,9 @@ export class Entities implements Protocol {
       case "RESYNC":
         return this.#resync({ reason: payload.reason ?? "", ...(payload.entityCode !== undefined && { entityCode: payload.entityCode }) })
       case "TOKEN_EXPIRING_SOON":
-        return void this.#renew(payload.expiresIn ?? 0)
+        return void this.#connection.renew((payload.expiresIn ?? 0) * 1000, token => {
+          if (token !== null) this.#connection.send(JSON.stringify({ type: "TOKEN_REFRESH", payload: { token } }))
+        })
       case "TOKEN_REFRESHED":
         for (const { entityCode, entityIds = [undefined] } of payload.removed ?? []) {
           for (const entityId of entityIds) this.#denied({ entityCode, ...(entityId !== undefined && { entityId }), code: "Forbidden" })
@@ -204,7 +200,6 @@ export class Entities implements Protocol {
   /** @internal */
   lost(_why: Ending): void {
     this.#open = this.#connected = false
-    this.#cancelRenewal()
     this.#interest.disconnected()
     this.#subscribed.clear()
     this.#asked.clear()
@@ -219,11 +214,6 @@ export class Entities implements Protocol {
     // Whoever is one connection too many does not hurry.
     const retryAfterMs = this.#retryAfterMs ?? (code === 4429 ? 30_000 : undefined)
     return { reason: name, code, reconnect: !final, tokenRefused, retryAfterMs }
-  }
-
-  /** @internal */
-  heartbeat(): string {
-    return '{"type":"PING"}'
   }
 
   #schedule(): void {
@@ -275,7 +265,7 @@ export class Entities implements Protocol {
     // Nothing says what was missed since the last connection.
     if (this.#known.has(code) && missing) this.#resync({ entityCode: code, reason: "cursor-unknown" }, cursor)
     this.#known.add(code)
-    for (const waiter of this.#take(code)) waiter.resolve()
+    this.#waiters.resolve(code)
   }
 
   #settled(requestId: string | undefined): void {
@@ -289,27 +279,14 @@ export class Entities implements Protocol {
 
   #whenSubscribed(entityCode: string): Promise<void> {
     const { state } = this
-    if (state.status === "closed") return Promise.reject(closed(state.why))
-    return new Promise((resolve, reject) => {
-      this.#waiters.set(entityCode, [...(this.#waiters.get(entityCode) ?? []), { resolve, reject }])
-      // What is there already needs no request, so nothing else would tell.
+    if (state.status === "closed") return Promise.reject(closedError(state.why))
+    // What is there already needs no request, so nothing else would tell.
+    queueMicrotask(() => {
       queueMicrotask(() => {
-        queueMicrotask(() => {
-          if (!this.#subscribed.has(entityCode) || [...this.#asked.values()].includes(entityCode)) return
-          for (const waiter of this.#take(entityCode)) waiter.resolve()
-        })
+        if (this.#subscribed.has(entityCode) && ![...this.#asked.values()].includes(entityCode)) this.#waiters.resolve(entityCode)
       })
     })
-  }
-
-  #fail(entityCode: string, error: unknown): void {
-    for (const waiter of this.#take(entityCode)) waiter.reject(error)
-  }
-
-  #take(entityCode: string): { resolve(): void; reject(error: unknown): void }[] {
-    const waiters = this.#waiters.get(entityCode) ?? []
-    this.#waiters.delete(entityCode)
-    return waiters
+    return this.#waiters.wait(entityCode)
   }
 
   #denied(denied: Denied): void {
@@ -318,8 +295,8 @@ export class Entities implements Protocol {
     for (const watcher of [...this.#watchers]) {
       const { ids, handlers } = watcher
       if (watcher.entityCode !== entityCode || (ids ? entityId === undefined || !ids.delete(entityId) : entityId !== undefined)) continue
-      if (handlers.denied) call(handlers.denied.bind(handlers), denied, this.#environment.report)
-      else this.#report(new TidingsError(code, `${entityCode} ${entityId ?? "as a whole"} cannot be watched: ${code}`, { details: denied }))
+      if (handlers.denied) call(() => handlers.denied!(denied), this.#environment.report)
+      else this.#report(new TidingsError(`${entityCode} ${entityId ?? "as a whole"} cannot be watched: ${code}`, { code, details: denied }))
     }
   }
 
@@ -332,7 +309,7 @@ export class Entities implements Protocol {
     for (const watcher of [...this.#watchers]) {
       if (watcher.entityCode !== entityCode) continue
       const own = watcher.ids ? fresh.filter(change => watcher.ids!.has(change.entityId)) : fresh
-      if (own.length > 0) call(watcher.handlers.invalidate?.bind(watcher.handlers), { entityCode, changes: own }, this.#environment.report)
+      if (own.length > 0) call(() => watcher.handlers.invalidate?.({ entityCode, changes: own }), this.#environment.report)
     }
   }
 
@@ -359,14 +336,14 @@ export class Entities implements Protocol {
     for (const code of entityCode === undefined ? [...this.#known] : [entityCode]) if (!this.#subscribed.has(code)) this.#known.delete(code)
     this.#resyncs.emit(resync)
     for (const { entityCode: code, handlers } of [...this.#watchers]) {
-      if (entityCode === undefined || entityCode === code) call(handlers.resync?.bind(handlers), resync, this.#environment.report)
+      if (entityCode === undefined || entityCode === code) call(() => handlers.resync?.(resync), this.#environment.report)
     }
   }
 
   #failed({ code = "ERROR", message = "", requestId, retryAfter }: NonNullable<ServerFrame["payload"]>): void {
     if (retryAfter !== undefined) this.#retryAfterMs = retryAfter * 1000
     const entityCode = requestId === undefined ? undefined : this.#asked.get(requestId)
-    const error = new TidingsError(code, message, { details: { requestId, entityCode } })
+    const error = new TidingsError(message, { code, details: { requestId, entityCode } })
     if (entityCode !== undefined && code === "InvalidCursor") {
       // Without the cursor the subscription holds; what was missed is not known, which is told when it does.
       this.#cursors.delete(entityCode)
@@ -374,21 +351,7 @@ export class Entities implements Protocol {
       this.#schedule()
     } else if (entityCode !== undefined && code === "Forbidden") this.#denied({ entityCode, code })
     else this.#report(error)
-    if (entityCode !== undefined && code !== "InvalidCursor") this.#fail(entityCode, error)
+    if (entityCode !== undefined && code !== "InvalidCursor") this.#waiters.reject(error, entityCode)
     this.#settled(requestId)
-  }
-
-  async #renew(expiresInS: number): Promise<void> {
-    this.#cancelRenewal()
-    if (!this.#token.renewable || !this.#open) return
-    try {
-      const token = await this.#token.get("expiring")
-      if (this.#open && token !== null) this.#connection.send(JSON.stringify({ type: "TOKEN_REFRESH", payload: { token } }))
-    } catch (error) {
-      this.#report(error)
-      const next = Math.min((expiresInS * 1000) / 2, RENEW_RETRY_MS)
-      // The server closes when the old token expires, and the client comes with a new one.
-      if (next > 1_000) this.#cancelRenewal = this.#environment.clock.after(next, () => void this.#renew((expiresInS * 1000 - next) / 1000))
-    }
   }
 }

@@ -22,7 +22,7 @@ export interface Delivery<Payload = unknown> {
 /** A request that is not a delivery of this hook. Answer it with 400 or 401. */
 export class VerificationError extends TidingsError {
   constructor(code: "HEADERS" | "TIMESTAMP" | "SIGNATURE" | "BODY", message: string) {
-    super(code, message)
+    super(message, { code })
   }
 }
 

@@ -2,7 +2,8 @@ import { useCallback, useSyncExternalStore } from "react"
 import type { ConnectionState } from "../connection/connection.js"
 import type { RoomEvent } from "../rooms/event.js"
 import type { Missed } from "../rooms/retry.js"
-import type { Following, FollowOptions, Room, Rooms } from "../rooms/rooms.js"
+import type { Following } from "../connection/follower.js"
+import type { FollowOptions, Room, Rooms } from "../rooms/rooms.js"
 
 export interface UseRoomOptions extends Pick<FollowOptions, "wire" | "types" | "onStale"> {
   /** Number of events that are kept. Default: 500. Fixed by the first component that shows the room. */

@@ -18,6 +18,8 @@ export interface RoomInfo {
   readonly detail: Readonly<Record<string, unknown>>
 }
 
+/** Types of events that this version knows. */
+export const EVENTS = ["messageEvent", "reactionEvent", "typingEvent"]
 const REASONS = new Set(["compacted", "reset", "slow-consumer", "server-restart", "membership-revoked", "token-expired", "caught-up"])
 
 export type RoomMessage = { kind: "event"; event: RoomEvent } | { kind: "info"; info: RoomInfo }
@@ -52,7 +54,7 @@ export function parseMessage(name: string | undefined, json: string): RoomMessag
     return { kind: "info", info: { reason: reason as RoomInfo["reason"], cursor, detail } }
   }
   if (cursor === undefined) {
-    if (["messageEvent", "reactionEvent", "typingEvent"].includes(type)) throw new TypeError(`an event of type ${type} has no valid cursor`)
+    if (EVENTS.includes(type)) throw new TypeError(`an event of type ${type} has no valid cursor`)
     return undefined
   }
   return { kind: "event", event: { type, cursor, room: form.convoId ?? "", emittedAt: form.emittedAt ?? "", payload: form.payload } }

@@ -3,7 +3,9 @@
  *
  * Read {@link Rooms} and {@link Room}; what happens when a stream ends is the table in `docs/clients-rust.md`.
  */
-export { Room, Rooms, type Following, type FollowOptions, type RoomHandlers, type RoomsOptions } from "./rooms.js"
+export { Room, Rooms, type FollowOptions, type RoomsOptions } from "./rooms.js"
+export type { RoomHandlers } from "./feed.js"
+export type { Following } from "../connection/follower.js"
 export { inMemory, inStorage, type CursorStore } from "./cursors.js"
 export type { RoomEvent, RoomInfo } from "./event.js"
 export type { Missed } from "./retry.js"

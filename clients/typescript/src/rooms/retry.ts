@@ -1,5 +1,6 @@
 import { RETRY_AFTER_MAX_MS, SETTLED_MS } from "../connection/backoff.js"
-import type { TidingsError } from "../connection/errors.js"
+import type { HttpError, TidingsError } from "../connection/errors.js"
+import type { Step } from "../connection/follower.js"
 
 /** Shortest and longest wait after a stream that ended, or was ended for being slow. */
 const PAUSE_MS = [250, 1000] as const
@@ -26,11 +27,6 @@ export type End =
   /** The server refused the token. */
   | { kind: "unauthorized"; error: TidingsError }
   /** Another attempt is pointless. */
-  | { kind: "stop"; reason: string; error?: unknown }
-
-/** What to do next. */
-export type Next =
-  | { kind: "wait"; ms: number; /** Shortest wait, if the device wakes up meanwhile. */ floorMs: number; reason: string; error?: unknown; refresh: boolean }
   | { kind: "stop"; reason: string; error?: unknown }
 
 export function again(reason: string, error?: unknown, retryAfterMs?: number): End {
@@ -64,30 +60,28 @@ export class Retry {
     this.#refreshed = false
   }
 
-  after(end: End, renewable: boolean): Next {
+  after(end: End, renewable: boolean): Step {
     switch (end.kind) {
       case "stop":
-        return end
-      case "again": {
-        const ms = end.failure ? this.#failureWait() : this.#pause()
-        return { ...this.#waiting(ms, end.retryAfterMs), reason: end.reason, error: end.error, refresh: false }
-      }
-      case "gone": {
+        return { why: { reason: end.reason, reconnect: false, error: end.error }, ms: 0, floorMs: 0 }
+      case "again":
+        return this.#step(end.failure ? this.#failureWait() : this.#pause(), end.reason, end)
+      case "gone":
         // Without a cursor the same request would be refused again.
-        const ms = end.hadCursor ? this.#pause() : this.#failureWait()
-        return { ...this.#waiting(ms, end.retryAfterMs), reason: "skipped", refresh: false }
-      }
+        return this.#step(end.hadCursor ? this.#pause() : this.#failureWait(), "skipped", end)
       case "unauthorized": {
-        if (this.#refreshed || !renewable) return { kind: "stop", reason: "unauthorized", error: end.error }
+        const { error } = end
+        if (this.#refreshed || !renewable) return this.after({ kind: "stop", reason: "unauthorized", error }, false)
         this.#refreshed = true
-        return { ...this.#waiting(this.#pause()), reason: "token-refused", error: end.error, refresh: true }
+        return this.#step(this.#pause(), "token-refused", { error })
       }
     }
   }
 
-  #waiting(ms: number, retryAfterMs = 0): { kind: "wait"; ms: number; floorMs: number } {
+  #step(ms: number, reason: string, { retryAfterMs = 0, error }: { retryAfterMs?: number | undefined; error?: unknown }): Step {
     const floorMs = Math.max(PAUSE_MS[0], this.#askedMs, Math.min(retryAfterMs, RETRY_AFTER_MAX_MS))
-    return { kind: "wait", ms: Math.max(ms, floorMs), floorMs }
+    const why = { reason, reconnect: true, tokenRefused: reason === "token-refused", code: (error as Partial<HttpError> | undefined)?.status, error }
+    return { why, ms: Math.max(ms, floorMs), floorMs }
   }
 
   #pause(): number {

@@ -1,13 +1,12 @@
 import type { Target } from "../connection/address.js"
-import type { ConnectionState } from "../connection/connection.js"
 import { environment, type Environment } from "../connection/environment.js"
-import { ConnectionClosedError } from "../connection/errors.js"
+import type { Following } from "../connection/follower.js"
 import { Http } from "../connection/http.js"
 import { Inbox } from "../connection/inbox.js"
 import { TokenSource, type TokenProvider } from "../connection/token.js"
 import type { CursorStore } from "./cursors.js"
 import type { RoomEvent } from "./event.js"
-import { Feed, type FeedHandlers } from "./feed.js"
+import { Feed, type RoomHandlers } from "./feed.js"
 import { SeenMarker, type Seen } from "./seen.js"
 import type { Wire } from "./stream.js"
 import { Writer, type NewEvent, type Written } from "./writer.js"
@@ -33,19 +32,6 @@ export interface FollowOptions {
   /** Sends `caught-up` when all stored events have been received. */
   caughtUp?: boolean
   signal?: AbortSignal
-}
-
-/** What a follower is told. */
-export interface RoomHandlers extends FeedHandlers {
-  state?(state: ConnectionState): unknown
-}
-
-/** A reader of a room. */
-export interface Following {
-  readonly state: ConnectionState
-  /** Resolves when the reader was closed; rejects with the reason if it could not go on. A rejection that nobody awaits does no harm. */
-  readonly done: Promise<void>
-  close(): void
 }
 
 /** Rooms of a project. */
@@ -98,40 +84,18 @@ export class Room {
   }
 
   /** Follows the room, from the stored cursor or from the head. Events come one after the other, each once. */
-  follow(handlers: RoomHandlers | ((event: RoomEvent) => unknown), options: FollowOptions = {}): Following {
+  follow(handlers: RoomHandlers | ((event: RoomEvent) => unknown), { cursors, wire = "sse", signal, types, onStale, caughtUp }: FollowOptions = {}): Following {
     const { http, token, environment, device } = this.#parts
-    const own: RoomHandlers = typeof handlers === "function" ? { event: handlers } : handlers
-    const query = {
-      types: options.types?.join(","),
-      deviceId: device,
-      onStale: options.onStale,
-      caughtUp: options.caughtUp ? 1 : undefined,
-    }
+    const query = { types: types?.join(","), deviceId: device, onStale, caughtUp: caughtUp ? 1 : undefined }
     const feed = new Feed({
       url: http.url(["rooms", this.id, "events"], query),
-      wire: options.wire ?? "sse",
-      cursors: options.cursors,
+      wire,
+      cursors,
       token,
       environment,
-      handlers: own,
+      handlers: typeof handlers === "function" ? { event: handlers } : handlers,
     })
-    if (own.state) feed.states.add(own.state.bind(own))
-    const signals = [options.signal, this.#parts.signal].filter(signal => signal !== undefined)
-    const stop = () => feed.stop()
-    for (const signal of signals) signal.addEventListener("abort", stop)
-    if (signals.some(signal => signal.aborted)) stop()
-    const done = feed.run().then(why => {
-      for (const signal of signals) signal.removeEventListener("abort", stop)
-      if (why.reason !== "closed") throw why.error ?? new ConnectionClosedError(`the room ${this.id} cannot be followed: ${why.reason}`, { retryable: false })
-    })
-    done.catch(() => {})
-    return {
-      get state() {
-        return feed.state
-      },
-      done,
-      close: stop,
-    }
+    return feed.start(signal, this.#parts.signal)
   }
 
   /**

@@ -1,7 +1,6 @@
-import { Backoff } from "../connection/backoff.js"
 import type { Environment } from "../connection/environment.js"
-import { HttpError, TidingsError } from "../connection/errors.js"
 import type { Http } from "../connection/http.js"
+import { retrying } from "../connection/retrying.js"
 
 /** Read positions of a user in a room. */
 export interface Seen {
@@ -38,7 +37,7 @@ export class SeenMarker {
   mark(cursor: string, force: boolean): void {
     this.#latest = { cursor, force: force || (this.#latest?.force ?? false) }
     this.#cancel ??= this.#environment.clock.after(DEBOUNCE_MS, () => void this.flush())
-    if (typeof addEventListener === "function" && typeof document !== "undefined") {
+    if (globalThis.document) {
       this.#unhide()
       const hidden = () => void this.flush(true)
       addEventListener("pagehide", hidden)
@@ -60,19 +59,13 @@ export class SeenMarker {
   }
 
   async #send({ cursor, force }: { cursor: string; force: boolean }, keepalive: boolean): Promise<void> {
-    const backoff = new Backoff(this.#environment.random)
-    const body = { cursor, ...(this.#device !== undefined && { deviceId: this.#device }), ...(force && { force }) }
-    for (let attempt = 1; ; attempt++) {
-      try {
-        return void (await this.#http.json("POST", this.#segments, { body, keepalive }))
-      } catch (error) {
-        const passing = error instanceof TidingsError ? error.retryable : error instanceof TypeError
-        // A later position makes this one worthless.
-        if (this.#latest) return
-        if (!passing || attempt === ATTEMPTS_MAX) return this.#environment.report(error)
-        const delay = backoff.next(error instanceof HttpError ? error.retryAfterMs : undefined)
-        await new Promise<void>(resolve => this.#environment.clock.after(delay, resolve))
-      }
+    const body = { cursor, deviceId: this.#device, ...(force && { force }) }
+    let left = ATTEMPTS_MAX
+    try {
+      // A later position makes this one worthless.
+      await retrying(this.#environment, () => this.#http.json("POST", this.#segments, { body, keepalive }), () => !this.#latest && --left > 0)
+    } catch (error) {
+      if (!this.#latest) this.#environment.report(error)
     }
   }
 }

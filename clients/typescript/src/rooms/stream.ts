@@ -1,9 +1,11 @@
+import { onAbort } from "../connection/abort.js"
 import { socketAddress } from "../connection/address.js"
+import { NO_WEBSOCKET } from "../connection/connection.js"
 import type { Environment } from "../connection/environment.js"
 import { HttpError, isTransient, TidingsError } from "../connection/errors.js"
 import { httpError } from "../connection/http.js"
 import { Inbox } from "../connection/inbox.js"
-import { isCursor, parseMessage, type RoomMessage } from "./event.js"
+import { EVENTS, isCursor, parseMessage, type RoomMessage } from "./event.js"
 import { again, failure, type End, type Missed } from "./retry.js"
 import { SseParser, type SseItem } from "./sse.js"
 
@@ -43,6 +45,7 @@ export interface Request {
   signal: AbortSignal
 }
 
+const SIGN = { kind: "sign" } as const
 const PING = '{"type":"ping"}'
 /** Interval of pings on a WebSocket, where a page does not see those of the server. */
 const PING_MS = 15_000
@@ -56,7 +59,7 @@ export function openStream(wire: Wire, request: Request, environment: Environmen
 }
 
 async function openSse({ url, token, cursor, signal }: Request, environment: Environment): Promise<Stream> {
-  const response = await ask(withCursor(url, cursor), token, signal, environment)
+  const response = await ask(withQuery(url, "cursor", cursor), token, signal, environment)
   await refuseUnlessStream(response, cursor !== undefined, environment)
   const reader = response.body!.getReader()
   const decoder = new TextDecoder()
@@ -74,119 +77,115 @@ async function openSse({ url, token, cursor, signal }: Request, environment: Env
       })
       if (done) throw new StreamEnd(again("ended"))
       items = malformed(() => parser.feed(decoder.decode(value, { stream: true })))
-      return { kind: "sign" }
+      return SIGN
     },
     close: () => void reader.cancel().catch(() => {}),
   }
 }
 
-async function openSocket({ url, token, cursor, signal }: Request, environment: Environment): Promise<Stream> {
-  const { WebSocket } = environment
-  if (!WebSocket) throw new StreamEnd({ kind: "stop", reason: "no-websocket", error: new TypeError("this platform has no WebSocket") })
-  const address = socketAddress(url)
-  if (token !== null) address.searchParams.set("token", token)
-  const socket = new WebSocket(address.href)
-  const inbox = new Inbox<Item>(() => {}, WAITING_MAX)
-  let cancelPing = () => {}
-  const close = () => {
-    cancelPing()
-    socket.onmessage = socket.onclose = null
-    socket.close(1000)
-  }
-  const ping = () => {
-    cancelPing = environment.clock.after(PING_MS, () => {
-      if (socket.readyState === 1) socket.send(PING)
-      ping()
-    })
-  }
-  const opened = new Promise<boolean>(resolve => {
-    socket.onopen = () => resolve(true)
-    socket.onerror = () => resolve(false)
-    socket.onclose = ({ code, reason }) => {
-      cancelPing()
-      resolve(false)
-      inbox.end({ error: new StreamEnd(closedWith(code, reason)) })
-    }
-    signal.addEventListener("abort", () => resolve(false), { once: true })
-  })
-  socket.onmessage = ({ data }) => inbox.push(take(String(data)))
-  if (!(await opened)) {
-    close()
-    await explain(url, token, signal, environment)
-    throw new StreamEnd(failure("lost"))
-  }
-  // A cursor that is refused here is told in the stream, where a page can see it. The server waits for a first message.
-  socket.send(cursor === undefined ? PING : JSON.stringify({ type: "resume", cursor }))
-  ping()
-  return { start: undefined, heartbeats: true, next: () => nextOf(inbox), close }
-
-  function take(data: string): Item {
-    try {
-      return parseMessage(undefined, data) ?? { kind: "sign" }
-    } catch (error) {
-      close()
-      inbox.end({ error: new StreamEnd(failure("malformed", error)) })
-      return { kind: "sign" }
-    }
-  }
+/** Where a wire that pushes hands over what it gets. */
+interface Sink {
+  opened(yes: boolean): void
+  /** Takes a message; on server-sent events its type is beside it. */
+  take(name: string | undefined, data: string): void
+  end(how: End): void
 }
 
-async function openEventSource({ url, token, cursor, signal }: Request, environment: Environment): Promise<Stream> {
-  const address = withCursor(url, cursor)
-  if (token !== null) address.searchParams.set("token", token)
-  const source = new EventSource(address.href)
-  const inbox = new Inbox<Item>(() => {}, WAITING_MAX)
-  const close = () => source.close()
-  const opened = await new Promise<boolean>(resolve => {
-    source.onopen = () => resolve(true)
-    // It would connect again by itself, without a wait, a new token, or a sign of what was missed.
-    source.onerror = () => {
-      close()
-      resolve(false)
-      inbox.end({ error: new StreamEnd(again("ended")) })
-    }
-    for (const type of ["messageEvent", "reactionEvent", "typingEvent", "infoEvent"]) {
-      source.addEventListener(type, event => {
-        try {
-          inbox.push(parseMessage(type, (event as MessageEvent<string>).data) ?? { kind: "sign" })
-        } catch (error) {
-          close()
-          inbox.end({ error: new StreamEnd(failure("malformed", error)) })
-        }
+function openSocket(request: Request, environment: Environment): Promise<Stream> {
+  const { WebSocket, clock } = environment
+  if (!WebSocket) throw new StreamEnd({ kind: "stop", reason: "no-websocket", error: new TypeError(NO_WEBSOCKET) })
+  const { url, token, cursor } = request
+  return openPushed(request, url, false, environment, sink => {
+    const socket = new WebSocket(withQuery(socketAddress(url), "token", token).href)
+    let cancelPing = () => {}
+    const ping = () => {
+      cancelPing = clock.after(PING_MS, () => {
+        if (socket.readyState === 1) socket.send(PING)
+        ping()
       })
     }
-    signal.addEventListener("abort", () => resolve(false), { once: true })
+    socket.onopen = () => {
+      // A cursor that is refused here is told in the stream, where a page can see it. The server waits for a first message.
+      socket.send(cursor === undefined ? PING : JSON.stringify({ type: "resume", cursor }))
+      ping()
+      sink.opened(true)
+    }
+    // Some platforms do not tell the end of a handshake that failed.
+    socket.onerror = () => sink.opened(false)
+    socket.onmessage = ({ data }) => sink.take(undefined, String(data))
+    socket.onclose = ({ code, reason }) => sink.end(closedWith(code, reason))
+    return () => {
+      cancelPing()
+      socket.onopen = socket.onmessage = socket.onclose = null
+      socket.close(1000)
+    }
+  })
+}
+
+function openEventSource(request: Request, environment: Environment): Promise<Stream> {
+  const url = withQuery(request.url, "cursor", request.cursor)
+  return openPushed(request, url, true, environment, sink => {
+    const source = new EventSource(withQuery(url, "token", request.token).href)
+    source.onopen = () => sink.opened(true)
+    // It would connect again by itself, without a wait, a new token, or a sign of what was missed.
+    source.onerror = () => sink.end(again("ended"))
+    for (const type of [...EVENTS, "infoEvent"]) source.addEventListener(type, event => sink.take(type, (event as MessageEvent<string>).data))
+    return () => source.close()
+  })
+}
+
+/** Opens a wire that pushes its messages, and hides why it was refused: the same request by `fetch` is refused in the same way. */
+async function openPushed(
+  { token, cursor, signal }: Request,
+  url: URL,
+  source: boolean,
+  environment: Environment,
+  connect: (sink: Sink) => () => void,
+): Promise<Stream> {
+  const inbox = new Inbox<Item>(() => {}, WAITING_MAX)
+  let close = () => {}
+  const opened = await new Promise<boolean>(resolve => {
+    const end = (how: End) => {
+      close()
+      resolve(false)
+      inbox.end({ error: new StreamEnd(how) })
+    }
+    const take = (name: string | undefined, data: string) => {
+      try {
+        inbox.push(parseMessage(name, data) ?? SIGN)
+      } catch (error) {
+        end(failure("malformed", error))
+      }
+    }
+    close = connect({ opened: resolve, take, end })
+    onAbort(signal, () => resolve(false))
   })
   if (!opened) {
     close()
-    await explain(withCursor(url, cursor), token, signal, environment, cursor !== undefined)
+    if (!signal.aborted) {
+      const asking = new AbortController()
+      const forget = onAbort(signal, () => asking.abort())
+      try {
+        await refuseUnlessStream(await ask(url, token, asking.signal, environment), source && cursor !== undefined, environment)
+      } finally {
+        forget()
+        asking.abort()
+      }
+    }
     throw new StreamEnd(failure("lost"))
   }
-  return { start: undefined, heartbeats: false, next: () => nextOf(inbox), close }
-}
-
-async function nextOf(inbox: Inbox<Item>): Promise<Item> {
-  try {
-    const { done, value } = await inbox.next()
-    if (!done) return value
-  } catch (error) {
-    // Too many messages waited; they come again after a reconnect.
-    throw error instanceof StreamEnd ? error : new StreamEnd(again("overflow", error))
-  }
-  throw new StreamEnd(again("ended"))
-}
-
-/** A wire that hides why it was refused: the same request by `fetch` is refused in the same way. */
-async function explain(url: URL, token: string | null, signal: AbortSignal, environment: Environment, hadCursor = false): Promise<void> {
-  if (signal.aborted) return
-  const controller = new AbortController()
-  const abort = () => controller.abort()
-  signal.addEventListener("abort", abort)
-  try {
-    await refuseUnlessStream(await ask(url, token, controller.signal, environment), hadCursor, environment)
-  } finally {
-    signal.removeEventListener("abort", abort)
-    controller.abort()
+  return {
+    start: undefined,
+    heartbeats: !source,
+    async next() {
+      const { value } = await inbox.next().catch((error: unknown) => {
+        // Too many messages waited; they come again after a reconnect.
+        throw error instanceof StreamEnd ? error : new StreamEnd(again("overflow", error))
+      })
+      if (value) return value as Item
+      throw new StreamEnd(again("ended"))
+    },
+    close,
   }
 }
 
@@ -224,23 +223,24 @@ function refused(error: HttpError, hadCursor: boolean): End {
 }
 
 /** Meaning of a WebSocket's close code. */
-function closedWith(code: number, reason: string): End {
-  switch (code) {
+function closedWith(status: number, reason: string): End {
+  const error = (code: string) => new TidingsError(`the WebSocket was closed with ${status} ${reason}`, { code })
+  switch (status) {
     case 1000:
     case 1001:
       return again("ended")
     case 1012:
       return again("server-restart")
     case 4401:
-      return { kind: "unauthorized", error: new TidingsError("TokenExpired", reason || "the token has expired") }
+      return { kind: "unauthorized", error: error("TokenExpired") }
     case 4403:
-      return { kind: "stop", reason: "forbidden", error: new TidingsError("NotMember", reason || "no longer a member of the room") }
+      return { kind: "stop", reason: "forbidden", error: error("NotMember") }
     case 4409:
       return again("slow-consumer")
     case 4410:
       return { kind: "gone", missed: missed(reason, {}), hadCursor: true }
     default:
-      return failure("lost", new TidingsError("LOST", `the WebSocket was closed with ${code} ${reason}`, { retryable: true }))
+      return failure("lost", error("LOST"))
   }
 }
 
@@ -250,10 +250,10 @@ export function missed(name: string, detail: Readonly<Record<string, unknown>>):
 }
 
 function translate(item: SseItem): Item {
-  if (item.kind === "event") return malformed(() => parseMessage(item.name, item.data)) ?? { kind: "sign" }
+  if (item.kind === "event") return malformed(() => parseMessage(item.name, item.data)) ?? SIGN
   if (item.kind === "retry") return item
   // An id that is not a cursor is not a position.
-  return isCursor(item.id) ? { kind: "position", cursor: item.id } : { kind: "sign" }
+  return isCursor(item.id) ? { kind: "position", cursor: item.id } : SIGN
 }
 
 function malformed<T>(parse: () => T): T {
@@ -268,8 +268,8 @@ function position(value: unknown): string | undefined {
   return isCursor(value) ? value : undefined
 }
 
-function withCursor(url: URL, cursor: string | undefined): URL {
+function withQuery(url: URL, name: string, value: string | null | undefined): URL {
   const asked = new URL(url)
-  if (cursor !== undefined) asked.searchParams.set("cursor", cursor)
+  if (value != null) asked.searchParams.set(name, value)
   return asked
 }

@@ -1,7 +1,7 @@
-import { Backoff } from "../connection/backoff.js"
 import type { Environment } from "../connection/environment.js"
-import { abortReason, HttpError, TidingsError, TimeoutError } from "../connection/errors.js"
+import { HttpError, TidingsError, TimeoutError } from "../connection/errors.js"
 import type { Http } from "../connection/http.js"
+import { isPassing, retrying } from "../connection/retrying.js"
 
 /** An event to be written. */
 export interface NewEvent {
@@ -44,7 +44,7 @@ export class Writer {
     // The server does not number typing events: they are worth nothing when they are late.
     if (list.some(event => event.type === "typingEvent")) return this.#post(list, {}, signal)
     if (this.#queued >= QUEUE_MAX) {
-      return Promise.reject(new TidingsError("BACKPRESSURE", `${QUEUE_MAX} writes wait already`, { retryable: true }))
+      return Promise.reject(new TidingsError(`${QUEUE_MAX} writes wait already`, { code: "BACKPRESSURE", retryable: true }))
     }
     this.#queued++
     const written = this.#tail.then(() => this.#numbered(list, signal, this.#environment.clock.now() + timeoutMs))
@@ -53,34 +53,22 @@ export class Writer {
   }
 
   async #numbered(events: NewEvent[], signal: AbortSignal | undefined, until: number): Promise<Written[]> {
-    const { clock, random } = this.#environment
     const producer = (this.#producer ??= { id: randomId(), next: 0 })
     const headers = { "producer-id": producer.id, "producer-epoch": "0", "producer-seq": String(producer.next) }
-    const backoff = new Backoff(random)
-    for (;;) {
-      if (signal?.aborted) throw abortReason(signal)
-      try {
-        const written = await this.#post(events, headers, signal)
-        producer.next++
-        return written
-      } catch (error) {
-        const passing = error instanceof TidingsError ? error.retryable : error instanceof TypeError
-        if (error instanceof HttpError && !passing) {
-          // The server knows the number from before and not what it answered, or the number is not the next one.
-          if (error.code.startsWith("Producer")) this.#producer = undefined
-          throw error
-        }
-        const delay = backoff.next(error instanceof HttpError ? error.retryAfterMs : undefined)
-        if (!passing || clock.now() + delay > until) {
-          // It may have been written: its number must not be used for anything else.
-          this.#producer = undefined
-          throw passing && !(error instanceof HttpError) ? new TimeoutError("the write was not answered in time; it may have taken effect") : error
-        }
-        await new Promise<void>(resolve => {
-          const cancel = clock.after(delay, resolve)
-          signal?.addEventListener("abort", () => (cancel(), resolve()), { once: true })
-        })
-      }
+    const attempt = async () => {
+      signal?.throwIfAborted()
+      return this.#post(events, headers, signal)
+    }
+    try {
+      const written = await retrying(this.#environment, attempt, delay => this.#environment.clock.now() + delay <= until, signal)
+      producer.next++
+      return written
+    } catch (error) {
+      // It may have been written: its number must not be used for anything else. Or the server refuses the number: it knows it
+      // from before and not what it answered, or it is not the next one.
+      const refused = error instanceof HttpError && !error.retryable
+      if (!refused || error.code.startsWith("Producer")) this.#producer = undefined
+      throw isPassing(error) && !(error instanceof HttpError) ? new TimeoutError("the write was not answered in time; it may have taken effect") : error
     }
   }
 

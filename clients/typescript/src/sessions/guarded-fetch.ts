@@ -1,9 +1,7 @@
+import { onAbort } from "../connection/abort.js"
 import type { Environment } from "../connection/environment.js"
 import { ConnectionClosedError } from "../connection/errors.js"
-
-/** A timer that is late by this much shows that the machine was asleep. */
-const SLEPT_MS = 5_000
-const WATCH_MS = 5_000
+import { watchSilence } from "../connection/silence.js"
 
 /**
  * A `fetch` that gives up when nothing comes for a time, or the machine was asleep: a connection that is half-open would be
@@ -12,33 +10,19 @@ const WATCH_MS = 5_000
 export function guardedFetch({ fetch, clock, wake }: Environment, silenceMs: number): typeof fetch {
   return async (input, init = {}) => {
     const controller = new AbortController()
-    const outer = init.signal
-    const forward = () => controller.abort(outer!.reason)
-    if (outer?.aborted) forward()
-    outer?.addEventListener("abort", forward, { once: true })
-    let heard = clock.now()
-    let cancel = () => {}
-    const watch = () => {
-      const at = clock.now()
-      cancel = clock.after(WATCH_MS, () => {
-        const now = clock.now()
-        if (now - at > WATCH_MS + SLEPT_MS) lost("the machine was asleep")
-        else if (now - heard >= silenceMs) lost(`nothing came for ${silenceMs / 1000} s`)
-        else watch()
-      })
-    }
-    const lost = (why: string) => {
+    const { signal } = init
+    const forget = onAbort(signal ?? undefined, () => controller.abort(signal!.reason))
+    const watch = watchSilence(clock, silenceMs, why => {
       end()
       controller.abort(new ConnectionClosedError(why))
-    }
+    })
     // What has been silent for longer than a heartbeat may be dead when the device wakes up.
-    const unwake = wake(() => clock.now() - heard > silenceMs / 2 && lost("the device has woken up and the server was silent"))
+    const unwake = wake(() => watch.woken(silenceMs / 2))
     const end = () => {
-      cancel()
+      watch.end()
       unwake()
-      outer?.removeEventListener("abort", forward)
+      forget()
     }
-    watch()
     try {
       const response = await fetch(input, { ...init, signal: controller.signal })
       if (!response.body) {
@@ -50,7 +34,7 @@ export function guardedFetch({ fetch, clock, wake }: Environment, silenceMs: num
         async pull(sink) {
           try {
             const { done, value } = await reader.read()
-            heard = clock.now()
+            watch.heard()
             if (!done) return sink.enqueue(value)
             end()
             sink.close()

@@ -1,6 +1,8 @@
+import { onAbort } from "../connection/abort.js"
 import { Backoff } from "../connection/backoff.js"
 import type { ConnectionState, Ending } from "../connection/connection.js"
-import { ConnectionClosedError, TidingsError } from "../connection/errors.js"
+import { isTransient, TidingsError } from "../connection/errors.js"
+import { Follower, type Following, type Step } from "../connection/follower.js"
 import { call } from "../connection/listeners.js"
 import { guardedFetch } from "./guarded-fetch.js"
 import type { Session, SessionParts } from "./sessions.js"
@@ -37,83 +39,54 @@ export interface FollowOptions {
 }
 
 /** A reader of a session. */
-export interface Following {
-  readonly state: ConnectionState
+export interface FollowingSession extends Following {
   /** Where the next reader resumes. */
   readonly offset: string
-  /** Resolves when the reader was closed; rejects if it could not go on. */
-  readonly done: Promise<void>
-  close(): void
 }
 
 /** The server ends a response after a minute, so one that is silent for longer is dead. */
 const SILENCE_MS = 75_000
 
 /** Reads the session's stream with `@durable-streams/client`, and comes again where that gives up. */
-export class Reader implements Following {
-  state: ConnectionState = { status: "idle" }
+export class Reader extends Follower implements FollowingSession {
   offset: string
-  readonly done: Promise<void>
   readonly #session: Session
   readonly #parts: SessionParts
   readonly #handlers: SessionHandlers
   readonly #live: "sse" | "long-poll"
-  readonly #stopping = new AbortController()
-  #wake = () => {}
+  readonly #backoff: Backoff
+  #refused = 0
 
-  constructor(session: Session, parts: SessionParts, handlers: SessionHandlers, options: FollowOptions) {
+  constructor(session: Session, parts: SessionParts, handlers: SessionHandlers, { live = "sse", offset = "-1" }: FollowOptions) {
+    super(parts.environment, state => handlers.state?.(state))
     this.#session = session
     this.#parts = parts
     this.#handlers = handlers
-    this.#live = options.live ?? "sse"
-    this.offset = options.offset ?? "-1"
-    const signals = [options.signal, parts.signal].filter(signal => signal !== undefined)
-    const close = () => this.close()
-    for (const signal of signals) signal.addEventListener("abort", close, { once: true })
-    if (signals.some(signal => signal.aborted)) close()
-    this.done = this.#run()
-    this.done.catch(() => {})
+    this.#live = live
+    this.#backoff = new Backoff(parts.environment.random)
+    this.offset = offset
   }
 
-  close(): void {
-    this.#stopping.abort()
-    this.#wake()
-  }
-
-  async #run(): Promise<void> {
-    const { environment } = this.#parts
-    const backoff = new Backoff(environment.random)
-    const unwake = environment.wake(() => this.#wake())
-    let why: Ending = { reason: "closed", reconnect: false }
-    let refused = 0
-    while (!this.#stopping.signal.aborted) {
-      this.#set({ status: "connecting" })
-      const began = environment.clock.now()
-      const ended = await this.#once(refused > 0)
-      if (this.#stopping.signal.aborted) break
-      const lasted = environment.clock.now() - began
-      backoff.lasted(lasted)
-      refused = ended.tokenRefused ? refused + 1 : 0
-      if (!ended.reconnect || refused > 1) {
-        why = { ...ended, reconnect: false }
-        break
-      }
-      await this.#wait(backoff.next(ended.retryAfterMs), ended)
-    }
-    unwake()
-    this.#set({ status: "closed", why })
-    if (why.reason !== "closed") throw why.error ?? new ConnectionClosedError(`the session cannot be read: ${why.reason}`)
+  protected async once(): Promise<Step> {
+    const { clock } = this.environment
+    const began = clock.now()
+    const why = await this.#read()
+    this.#backoff.lasted(clock.now() - began)
+    this.#refused = why.tokenRefused ? this.#refused + 1 : 0
+    // A second refusal in a row is final.
+    const reconnect = why.reconnect && this.#refused < 2
+    return { why: { ...why, reconnect }, ms: this.#backoff.next(why.retryAfterMs), floorMs: why.retryAfterMs ?? 0 }
   }
 
   /** Reads until the response ends or fails. */
-  async #once(refused: boolean): Promise<Ending> {
-    const { environment, http, token } = this.#parts
+  async #read(): Promise<Ending> {
+    const { http, token } = this.#parts
+    const { environment } = this
     const giveUp = new AbortController()
-    const stop = () => giveUp.abort()
-    this.#stopping.signal.addEventListener("abort", stop, { once: true })
+    const forget = onAbort(this.closing.signal, () => giveUp.abort())
     try {
       const { stream } = await import("@durable-streams/client")
-      const bearer = await token.get(refused ? "refused" : "connect")
+      const bearer = await token.get(this.#refused ? "refused" : "connect")
       const response = await stream<unknown>({
         url: http.url(["stream", this.#session.id]).href,
         offset: this.offset,
@@ -126,7 +99,7 @@ export class Reader implements Following {
         backoffOptions: { initialDelay: 0, maxDelay: 0, multiplier: 1, maxRetries: 0 },
         warnOnHttp: false,
       })
-      this.#set({ status: "connected" })
+      this.set({ status: "connected" })
       let failed: { error: unknown } | undefined
       response.subscribeJson(async batch => {
         if (giveUp.signal.aborted) return
@@ -138,7 +111,7 @@ export class Reader implements Following {
           return
         }
         this.offset = batch.offset
-        call(this.#handlers.offset?.bind(this.#handlers), batch.offset, environment.report)
+        call(() => this.#handlers.offset?.(batch.offset), environment.report)
       })
       await response.closed.catch((error: unknown) => {
         if (!failed) throw error
@@ -148,28 +121,27 @@ export class Reader implements Following {
     } catch (error) {
       return this.#failed(error)
     } finally {
-      this.#stopping.signal.removeEventListener("abort", stop)
+      forget()
       giveUp.abort()
     }
   }
 
   async #failed(error: unknown): Promise<Ending> {
-    const status = (error as { status?: number }).status
-    const code = status === undefined ? {} : { code: status }
-    if (status === 404) {
+    const code = (error as { status?: number }).status
+    if (code === 404) {
       try {
         await this.#session.restore()
       } catch (cause) {
         const gone = cause instanceof TidingsError && !cause.retryable
-        return { reason: gone ? "not-found" : "lost", reconnect: !gone, error: cause, ...code }
+        return { reason: gone ? "not-found" : "lost", reconnect: !gone, error: cause, code }
       }
       this.offset = "-1"
-      call(() => this.#handlers.expired?.(), undefined, this.#parts.environment.report)
-      return { reason: "expired", reconnect: true, error, ...code }
+      call(() => this.#handlers.expired?.(), this.environment.report)
+      return { reason: "expired", reconnect: true, error, code }
     }
-    if (status === 401) return { reason: "token-refused", reconnect: this.#parts.token.renewable, tokenRefused: true, error, ...code }
-    const final = status !== undefined && status >= 400 && status < 500 && ![408, 409, 425, 429].includes(status)
-    return { reason: final ? "refused" : "lost", reconnect: !final, error, ...code }
+    if (code === 401) return { reason: "token-refused", reconnect: this.#parts.token.renewable, tokenRefused: true, error, code }
+    const final = code !== undefined && code >= 400 && code !== 409 && !isTransient(code)
+    return { reason: final ? "refused" : "lost", reconnect: !final, error, code }
   }
 
   async #deliver(item: unknown): Promise<void> {
@@ -177,24 +149,5 @@ export class Reader implements Following {
     const envelope = item as Envelope | null
     const handler = typeof envelope === "object" && envelope !== null && typeof envelope.stream === "string" ? streams?.[envelope.stream] : undefined
     await (handler ? handler(envelope!) : this.#handlers.message?.(item))
-  }
-
-  async #wait(ms: number, why: Ending): Promise<void> {
-    const { clock } = this.#parts.environment
-    this.#set({ status: "waiting", why, retryAt: clock.now() + ms })
-    await new Promise<void>(resolve => {
-      const cancel = clock.after(ms, resolve)
-      this.#wake = () => {
-        cancel()
-        resolve()
-      }
-      if (this.#stopping.signal.aborted) this.#wake()
-    })
-    this.#wake = () => {}
-  }
-
-  #set(state: ConnectionState): void {
-    this.state = state
-    call(this.#handlers.state?.bind(this.#handlers), state, this.#parts.environment.report)
   }
 }

@@ -1,8 +1,9 @@
+import { onAbort } from "../connection/abort.js"
 import type { Target } from "../connection/address.js"
 import { environment, type Environment } from "../connection/environment.js"
 import { Http } from "../connection/http.js"
 import { TokenSource, type TokenProvider } from "../connection/token.js"
-import { Reader, type FollowOptions, type Following, type SessionHandlers } from "./reader.js"
+import { Reader, type FollowingSession, type FollowOptions, type SessionHandlers } from "./reader.js"
 
 export interface SessionsOptions extends Target {
   token?: TokenProvider
@@ -154,9 +155,8 @@ export class Session {
       const third = (this.#expiresAt - clock.now()) / 3
       cancel = clock.after(Math.min(Math.max(third, TOUCH_MS[0]), TOUCH_MS[1]), () => void touch())
     }
-    if (signal?.aborted) return stop
-    signal?.addEventListener("abort", stop, { once: true })
     schedule()
+    onAbort(signal, stop)
     return stop
   }
 
@@ -166,8 +166,8 @@ export class Session {
   }
 
   /** Reads the session: what was delivered after the offset, then what is delivered, without gaps and without duplicates. */
-  follow(handlers: SessionHandlers, options: FollowOptions = {}): Following {
-    return new Reader(this, this.#parts, handlers, options)
+  follow(handlers: SessionHandlers, options: FollowOptions = {}): FollowingSession {
+    return new Reader(this, this.#parts, handlers, options).start(options.signal, this.#parts.signal)
   }
 
   async #subscribe(streamId: string, envelope: boolean | undefined, signal?: AbortSignal): Promise<Subscribed> {

@@ -1,4 +1,4 @@
-import { ConnectionClosedError, TidingsError, TimeoutError, UnauthorizedError } from "../connection/errors.js"
+import { ConnectionClosedError, TidingsError, TimeoutError, UnauthorizedError, type ErrorDetails } from "../connection/errors.js"
 
 /** Codes of the server for a request that failed. */
 export type TopicErrorCode =
@@ -19,17 +19,9 @@ export type TopicErrorCode =
 
 /** The server refused a request. Its `code` is a {@link TopicErrorCode}, or one that this version does not know. */
 export class TopicError extends TidingsError {
-  /** Time after which the request may be repeated. */
-  readonly retryAfterMs: number | undefined
-
-  constructor(said: Refusal) {
-    super(said.code, said.message, { retryable: said.retryable ?? false, ...(said.details && { details: said.details }) })
-    this.retryAfterMs = said.retryAfterMs
-  }
-
   /** The topic that the error is about, if the server names one. */
   get topic(): string | undefined {
-    return typeof this.details.topic === "string" ? this.details.topic : undefined
+    return this.details.topic as string | undefined
   }
 }
 
@@ -51,7 +43,7 @@ export class UnsubscribedError extends TidingsError {
   readonly reason: string
 
   constructor(topic: string, reason: string) {
-    super("UNSUBSCRIBED", `the server ended the subscription to ${topic}: ${reason}`, { details: { topic, reason } })
+    super(`the server ended the subscription to ${topic}: ${reason}`, { code: "UNSUBSCRIBED", details: { topic, reason } })
     this.reason = reason
   }
 }
@@ -61,32 +53,30 @@ export class ValidationError extends TidingsError {
   readonly issues: readonly { readonly message: string; readonly path?: unknown }[]
 
   constructor(what: string, issues: readonly { readonly message: string; readonly path?: unknown }[]) {
-    super("VALIDATION", `${what} is not valid: ${issues.map(issue => issue.message).join("; ")}`, { details: { issues } })
+    super(`${what} is not valid: ${issues.map(issue => issue.message).join("; ")}`, { code: "VALIDATION", details: { issues } })
     this.issues = issues
   }
 }
 
-export interface Refusal {
+/** What the server says when it refuses. */
+export interface Refusal extends ErrorDetails {
   code: string
   message: string
-  retryable?: boolean
-  details?: object
-  retryAfterMs?: number
 }
 
-const classes: Record<string, new (said: Refusal) => TopicError> = {
+const classes: Record<string, new (message: string, more: ErrorDetails) => TidingsError> = {
   INVALID_TOPIC: InvalidTopicError,
   ACL_SUBSCRIBE: AclSubscribeError,
   TOPIC_LIMIT_EXCEEDED: TopicLimitExceededError,
   FAILED_PRECONDITION: FailedPreconditionError,
   RESOURCE_EXHAUSTED: ResourceExhaustedError,
   ADAPTER_ERROR: AdapterError,
+  UNAUTHENTICATED: UnauthorizedError,
+  CONNECTION_CLOSED: ConnectionClosedError,
+  DEADLINE_EXCEEDED: TimeoutError,
 }
 
 /** The error of a class of its own for what the server says. */
 export function refusal(said: Refusal): TidingsError {
-  if (said.code === "UNAUTHENTICATED") return new UnauthorizedError(said.message)
-  if (said.code === "CONNECTION_CLOSED") return new ConnectionClosedError(said.message)
-  if (said.code === "DEADLINE_EXCEEDED") return new TimeoutError(said.message)
-  return new (classes[said.code] ?? TopicError)(said)
+  return new (classes[said.code] ?? TopicError)(said.message, said)
 }

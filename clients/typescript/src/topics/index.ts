@@ -4,7 +4,7 @@
  * Read {@link Topics}, then {@link message} and {@link topic} for messages and topics with types.
  */
 export { Topics, type LocalStatus, type TopicsOptions } from "./topics.js"
-export { Subscription, type Handlers, type ListenOptions } from "./subscription.js"
+export type { Handlers, ListenOptions, Subscription } from "./subscription.js"
 export type { Counts, MutateOptions, Restored } from "./reconciler.js"
 export type {
   Member,

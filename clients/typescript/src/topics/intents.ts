@@ -1,3 +1,4 @@
+import { Waiters } from "../connection/waiters.js"
 import type { Position } from "./wire.js"
 
 /** What the client shall be subscribed to, whether it is connected or not. */
@@ -11,12 +12,6 @@ export interface Intent {
   ttlMs?: number | undefined
 }
 
-/** Outcome of a subscription on the current connection, for whoever waits for it. */
-interface Waiter {
-  resolve(): void
-  reject(error: unknown): void
-}
-
 /**
  * What is wanted, beside what the server has: `sent` after all frames on their way, `confirmed` after all replies. Knows no
  * network.
@@ -27,7 +22,8 @@ export class Intents {
   readonly confirmed = new Set<string>()
   /** Last position heard, for recovery; as long as the topic is wanted. */
   readonly positions = new Map<string, Position>()
-  readonly #waiters = new Map<string, Waiter[]>()
+  /** Who waits for a topic's subscription. */
+  readonly waiters = new Waiters()
 
   /** The intent for a topic, made if there is none. */
   want(topic: string): Intent {
@@ -39,15 +35,17 @@ export class Intents {
   /** Drops the intent if nobody has it any more. */
   release(topic: string): void {
     const intent = this.wanted.get(topic)
-    if (intent && !intent.explicit && intent.listeners === 0) this.wanted.delete(topic)
+    if (!intent?.explicit && !intent?.listeners) this.wanted.delete(topic)
   }
 
-  /** Topics to subscribe to, and to leave, so that the server has what is wanted. */
-  differences(): { add: string[]; remove: string[] } {
-    return {
-      add: [...this.wanted.keys()].filter(topic => !this.sent.has(topic)),
-      remove: [...this.sent].filter(topic => !this.wanted.has(topic)),
-    }
+  /** Topics to subscribe to, so that the server has what is wanted. */
+  get missing(): string[] {
+    return [...this.wanted.keys()].filter(topic => !this.sent.has(topic))
+  }
+
+  /** Topics to leave. */
+  get surplus(): string[] {
+    return [...this.sent].filter(topic => !this.wanted.has(topic))
   }
 
   /** The connection is gone, and with it what the server had. */
@@ -62,7 +60,7 @@ export class Intents {
     // Re-inserted, so that the order is that of subscription.
     this.confirmed.delete(topic)
     this.confirmed.add(topic)
-    for (const waiter of this.#take(topic)) waiter.resolve()
+    this.waiters.resolve(topic)
   }
 
   /** The server does not have the topic any more, or never had. */
@@ -76,32 +74,11 @@ export class Intents {
   refuse(topic: string, error: unknown): void {
     this.wanted.delete(topic)
     this.left(topic)
-    for (const waiter of this.#take(topic)) waiter.reject(error)
+    this.waiters.reject(error, topic)
   }
 
   /** Resolves when the server has the topic, on this connection or a later one. */
-  settled(topic: string): Promise<void> {
-    if (this.confirmed.has(topic)) return Promise.resolve()
-    return new Promise((resolve, reject) => {
-      this.#waiters.set(topic, [...(this.#waiters.get(topic) ?? []), { resolve, reject }])
-    })
-  }
-
-  /** Ends the waiting for a topic, or for all. */
-  fail(error: unknown, topic?: string): void {
-    for (const each of topic === undefined ? [...this.#waiters.keys()] : [topic]) {
-      for (const waiter of this.#take(each)) waiter.reject(error)
-    }
-  }
-
-  /** Topics whose outcome somebody waits for. */
-  get pending(): string[] {
-    return [...this.wanted.keys()].filter(topic => !this.confirmed.has(topic))
-  }
-
-  #take(topic: string): Waiter[] {
-    const waiters = this.#waiters.get(topic) ?? []
-    this.#waiters.delete(topic)
-    return waiters
+  async settled(topic: string): Promise<void> {
+    if (!this.confirmed.has(topic)) await this.waiters.wait(topic)
   }
 }

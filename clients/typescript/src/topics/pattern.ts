@@ -4,31 +4,21 @@ export function isPattern(topic: string): boolean {
 }
 
 /**
- * Compiles a pattern. Segments end at `:`, `.` or `/`; `*` is one segment or a run inside one, `**` any number of segments,
+ * Compiles a pattern. Segments begin at `:`, `.` or `/`; `*` is one segment or a run inside one, `**` any number of segments,
  * also none, with the separator before it (`room:**` matches `room`).
  */
 export function matcher(pattern: string): (topic: string) => boolean {
-  // Segments and separators alternate.
-  const parts = pattern.split(/([:./])/)
-  let source = ""
-  for (let index = 0; index < parts.length; index += 2) {
-    const segment = parts[index]!
-    const separator = index > 0 ? escape(parts[index - 1]!) : ""
+  // Where `**` at the beginning stands for nothing, there is no separator after it.
+  let start = ""
+  const source = pattern.replace(/([:./]?)([^:./]*)/g, (_, separator: string, segment: string, at: number) => {
+    const before = separator && `(${start}\\${separator})`
     if (segment === "**") {
-      const more = "[^:./]+(?:[:./][^:./]+)*"
-      if (index > 0) source += `(?:${separator}${more})?`
-      else if (parts.length === 1) source += ".*"
-      // At the beginning the separator after it belongs to it.
-      else {
-        source += `(?:${more}${escape(parts[1]!)})?`
-        parts[1] = ""
-      }
-    } else source += separator + segment.split("*").map(escape).join("[^:./]*").replace(/^\[\^:\.\/\]\*$/, "[^:./]+")
-  }
-  const expression = new RegExp(`^${source}$`)
+      if (at === 0) start = "^|"
+      return `(${before}.*)?`
+    }
+    start = ""
+    return before + segment.replace(/[^*\w]/g, "\\$&").replaceAll("*", "[^:./]*")
+  })
+  const expression = new RegExp(`^${source}$`, "s")
   return topic => expression.test(topic)
-}
-
-function escape(text: string): string {
-  return text.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")
 }

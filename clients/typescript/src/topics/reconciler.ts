@@ -1,10 +1,9 @@
 import { Backoff, SETTLED_MS } from "../connection/backoff.js"
-import { abortReason, ConnectionClosedError, TidingsError } from "../connection/errors.js"
+import { closedError } from "../connection/connection.js"
+import { ConnectionClosedError, TidingsError } from "../connection/errors.js"
 import { within } from "../connection/within.js"
 import type { Channel } from "./channel.js"
-import { closed } from "./channel.js"
-import { TopicError } from "./errors.js"
-import type { Intent, Intents } from "./intents.js"
+import type { Intents } from "./intents.js"
 import type { Hello, Position } from "./wire.js"
 
 /** Options of a change of subscriptions. */
@@ -55,7 +54,6 @@ export class Reconciler {
   readonly #known = new Map<string, Hello>()
   readonly #retry: Backoff
   #flushing: Promise<void> | undefined
-  #cancelRetry = () => {}
 
   constructor(channel: Channel, intents: Intents, events: ReconcilerEvents) {
     this.#channel = channel
@@ -65,21 +63,13 @@ export class Reconciler {
   }
 
   /** Everything at once: the first frames on a new connection. */
-  restore({ limits }: Hello): void {
-    const { plain, special } = this.#split([...this.#intents.wanted.keys()])
-    const requests = chunks(plain, limits.topicsPerRequest).map((topics, index) =>
-      this.#subscribe(topics, index === 0 ? "$set" : "$subscribeMany"),
-    )
-    requests.push(...special.map(intent => this.#subscribe([intent.topic], "$subscribe")))
-    const { hello } = this.#channel
-    void Promise.all(requests).then(() => {
-      if (hello && hello === this.#channel.hello) this.#channel.connection.ready()
-    })
+  async restore(hello: Hello): Promise<void> {
+    await Promise.all(this.#subscribeAll(hello, "$set"))
+    if (hello === this.#channel.hello) this.#channel.connection.ready()
   }
 
   /** The connection is gone. */
   lost(): void {
-    this.#cancelRetry()
     this.#intents.disconnected()
     for (const topic of this.#known.keys()) if (!this.#intents.wanted.has(topic)) this.#known.delete(topic)
   }
@@ -94,183 +84,154 @@ export class Reconciler {
   }
 
   /** Adds and removes explicit subscriptions: all of them or, if the server refuses, none. */
-  async mutate(add: Iterable<string>, remove: Iterable<string>, options: MutateOptions = {}): Promise<Counts> {
+  async mutate(add: Iterable<string>, remove: Iterable<string>, { signal, ...options }: MutateOptions = {}): Promise<Counts> {
     const intents = this.#intents
-    const wanted = [...new Set(add)]
-    const added = wanted.filter(topic => !intents.wanted.get(topic)?.explicit)
-    const removed = [...new Set(remove)].filter(topic => intents.wanted.get(topic)?.explicit)
-    if (options.signal?.aborted) throw abortReason(options.signal)
-    this.#explicit(added, true)
-    this.#explicit(removed, false)
+    const { confirmed, sent, wanted } = intents
+    const topics = [...new Set(add)]
+    const added = topics.filter(topic => !wanted.get(topic)?.explicit)
+    const removed = [...new Set(remove)].filter(topic => wanted.get(topic)?.explicit)
+    const mark = (topics: string[], explicit: boolean) => {
+      for (const topic of topics) {
+        intents.want(topic).explicit = explicit
+        intents.release(topic)
+      }
+    }
+    signal?.throwIfAborted()
+    mark(added, true)
+    mark(removed, false)
     try {
       // From the beginning, as a refusal may be told before the change is answered.
-      const settled = Promise.all(wanted.map(topic => intents.settled(topic)))
+      const settled = Promise.all(topics.map(topic => intents.settled(topic)))
       settled.catch(() => {})
-      await this.#commit(added, removed, options)
+      // What has no options shares a request with all else that changes now.
+      const plain = Object.keys(options).length === 0
+      if (!this.#channel.hello || (added.length + removed.length === 1 && !signal && plain)) {
+        const flushed = this.schedule()
+        if (removed.length > 0) await flushed
+      } else {
+        const joining = added.filter(topic => !sent.has(topic))
+        const leaving = removed.filter(topic => sent.has(topic) && !wanted.has(topic))
+        await this.#ask(joining, leaving, { options: plain ? undefined : options, signal })
+      }
       // An abort that comes when all is done is late.
-      if (wanted.some(topic => !intents.confirmed.has(topic))) await within(settled, this.#channel.connection.environment.clock, options)
+      if (topics.some(topic => !confirmed.has(topic))) await within(settled, this.#channel.connection.environment.clock, { ...options, signal })
     } catch (error) {
-      this.#explicit(added, false)
-      this.#explicit(removed, true)
-      for (const topic of added) intents.fail(error, topic)
+      mark(added, false)
+      mark(removed, true)
+      for (const topic of added) intents.waiters.reject(error, topic)
       void this.schedule()
       throw error
     }
-    return { added: added.length, removed: removed.length, total: intents.wanted.size }
-  }
-
-  #explicit(topics: string[], explicit: boolean): void {
-    for (const topic of topics) {
-      this.#intents.want(topic).explicit = explicit
-      this.#intents.release(topic)
-    }
-  }
-
-  async #commit(added: string[], removed: string[], { signal, ...options }: MutateOptions): Promise<void> {
-    const { sent, wanted, confirmed } = this.#intents
-    const { hello } = this.#channel
-    // What has no options shares a request with all else that changes now.
-    const lone = added.length + removed.length === 1 && !signal && Object.keys(options).length === 0
-    if (!hello || lone) {
-      const flushed = this.schedule()
-      return removed.length > 0 ? flushed : undefined
-    }
-    const add = added.filter(topic => !sent.has(topic))
-    const remove = removed.filter(topic => sent.has(topic) && !wanted.has(topic))
-    if (add.length === 0 && remove.length === 0) return
-    for (const topic of add) sent.add(topic)
-    for (const topic of remove) this.#intents.sent.delete(topic)
-    const [type, payload] = change(add, remove)
-    try {
-      const told = await this.#channel.ask<Told>(type, { ...payload, options: Object.keys(options).length > 0 ? options : undefined }, { signal })
-      if (hello !== this.#channel.hello) return
-      this.#confirm(add, told, hello)
-      for (const topic of remove) if (!sent.has(topic)) this.#intents.left(topic)
-    } catch (error) {
-      // The next connection restores it.
-      if (hello !== this.#channel.hello && error instanceof ConnectionClosedError) return
-      for (const topic of add) this.#intents.left(topic)
-      for (const topic of remove) {
-        sent.add(topic)
-        confirmed.add(topic)
-      }
-      throw error
-    }
+    return { added: added.length, removed: removed.length, total: wanted.size }
   }
 
   async #flush(): Promise<void> {
-    const { state } = this.#channel.connection
-    if (state.status === "closed") return this.#intents.fail(closed(state.why))
-    const { hello } = this.#channel
-    if (!hello) {
-      if (this.#intents.wanted.size > 0) this.#channel.connection.start()
-      return
-    }
-    const { add, remove } = this.#intents.differences()
-    const { plain, special } = this.#split(add)
-    // Removals first, so that a swap at the limit is possible.
-    const leaving = chunks(remove, hello.limits.topicsPerRequest).map(topics => this.#leave(topics))
-    const coming = chunks(plain, hello.limits.topicsPerRequest).map(topics => this.#subscribe(topics))
-    coming.push(...special.map(intent => this.#subscribe([intent.topic])))
-    await Promise.all([...leaving, ...coming])
+    const { connection, hello } = this.#channel
+    const { surplus, waiters, wanted } = this.#intents
+    if (connection.state.status === "closed") waiters.reject(closedError(connection.state.why))
+    else if (hello) {
+      // Removals first, so that a swap at the limit is possible.
+      const leaving = chunks(surplus, hello.limits.topicsPerRequest).map(topics => this.#leave(topics))
+      await Promise.all([...leaving, ...this.#subscribeAll(hello)])
+    } else if (wanted.size > 0) connection.start()
   }
 
   async #leave(topics: string[]): Promise<void> {
-    const { hello } = this.#channel
-    for (const topic of topics) this.#intents.sent.delete(topic)
     try {
-      await this.#channel.ask(...change([], topics))
-      for (const topic of topics) if (!this.#intents.sent.has(topic)) this.#intents.left(topic)
+      await this.#ask([], topics)
     } catch (error) {
-      if (hello !== this.#channel.hello) return
-      for (const topic of topics) this.#intents.sent.add(topic)
       this.#events.report(error)
       this.#again(error)
     }
   }
 
+  /** Subscribes to all that is missing; what has options of its own needs a request of its own. */
+  #subscribeAll({ limits }: Hello, first?: "$set"): Promise<void>[] {
+    const { missing, wanted } = this.#intents
+    const special = missing.filter(topic => wanted.get(topic)!.presence ?? wanted.get(topic)!.ttlMs)
+    const plain = chunks(missing.filter(topic => !special.includes(topic)), limits.topicsPerRequest)
+    return [...plain.map((topics, index) => this.#subscribe(topics, index === 0 ? first : undefined)), ...special.map(topic => this.#subscribe([topic]))]
+  }
+
   /** Subscribes to all of them. One that is refused is dropped, and the others are asked for without it. */
-  async #subscribe(topics: string[], type?: "$set" | "$subscribe" | "$subscribeMany"): Promise<void> {
-    if (topics.length === 0) return
-    const { hello } = this.#channel
-    const { sent, wanted, positions } = this.#intents
-    for (const topic of topics) sent.add(topic)
-    const [single, payload] = type === "$set" || type === "$subscribeMany" ? [type, { topics }] : change(topics, [])
-    const intent = wanted.get(topics[0]!)
-    const recover = topics.flatMap(topic => {
-      const position = positions.get(topic)
-      return position ? [[topic, position] as const] : []
-    })
+  async #subscribe(topics: string[], type?: "$set"): Promise<void> {
     try {
-      const told = await this.#channel.ask<Told>(single, {
-        ...payload,
-        recover: recover.length === 0 ? undefined : single === "$subscribe" ? recover[0]![1] : Object.fromEntries(recover),
-        ...(single === "$subscribe" && { presence: intent?.presence, ttlMs: intent?.ttlMs }),
-      })
-      if (!hello || hello !== this.#channel.hello) return
+      await this.#ask(topics, [], { type })
       this.#retry.lasted(SETTLED_MS)
-      this.#confirm(topics, told, hello)
     } catch (error) {
-      if (hello !== this.#channel.hello) return
-      for (const topic of topics) this.#intents.left(topic)
-      await this.#refused(topics, error)
+      const { details, retryable } = error as Partial<TidingsError>
+      if (retryable) return this.#again(error)
+      const refused = topics.length === 1 ? topics[0] : topics.find(topic => topic === details?.topic)
+      if (refused !== undefined) {
+        this.#known.delete(refused)
+        this.#intents.refuse(refused, error)
+        this.#events.refused(refused, error)
+      }
+      const rest = topics.filter(topic => topic !== refused && this.#intents.wanted.has(topic))
+      // The server names no topic: it is in one of the halves.
+      const half = refused === undefined ? Math.ceil(rest.length / 2) : rest.length
+      await Promise.all([this.#subscribe(rest.slice(0, half)), this.#subscribe(rest.slice(half))])
     }
-  }
-
-  async #refused(topics: string[], error: unknown): Promise<void> {
-    if (error instanceof TidingsError && error.retryable) return this.#again(error)
-    const named = topics.length === 1 ? topics[0] : error instanceof TopicError ? topics.find(topic => topic === error.topic) : undefined
-    if (named !== undefined) this.#drop(named, error)
-    const rest = topics.filter(topic => topic !== named && this.#intents.wanted.has(topic))
-    // The server names no topic: it is in one of the halves.
-    const half = named === undefined ? Math.ceil(rest.length / 2) : rest.length
-    await Promise.all([this.#subscribe(rest.slice(0, half)), this.#subscribe(rest.slice(half))])
-  }
-
-  #drop(topic: string, error: unknown): void {
-    this.#known.delete(topic)
-    this.#intents.refuse(topic, error)
-    this.#events.refused(topic, error)
   }
 
   /** The server could not do it now. */
   #again(error: unknown): void {
-    this.#cancelRetry()
-    const delay = this.#retry.next(error instanceof TopicError ? error.retryAfterMs : undefined)
-    this.#cancelRetry = this.#channel.connection.environment.clock.after(delay, () => void this.schedule())
+    const delay = this.#retry.next((error as Partial<TidingsError>).retryAfterMs)
+    this.#channel.connection.after("subscribe", delay, () => void this.schedule())
   }
 
-  #confirm(topics: string[], told: Told, hello: Hello): void {
-    for (const topic of topics) {
-      const position: Partial<Position> & { recovered?: boolean } = told.positions?.[topic] ?? (topics.length === 1 ? told : {})
-      const { epoch, offset, recovered = false } = position
-      // After a recovery the messages that were missed follow; the position moves with them.
-      if (!recovered && epoch !== undefined && offset !== undefined) this.#intents.positions.set(topic, { epoch, offset })
-      this.#intents.confirm(topic)
-      // Left and wanted again on the same connection it is new.
-      const before = this.#known.get(topic)
-      this.#known.set(topic, hello)
-      if (before && before !== hello) this.#events.restored({ topic, recovered })
+  /**
+   * The smallest request for a change. Throws if the server refuses, and then nothing has changed; not if the connection is lost,
+   * as the next one restores what is wanted.
+   */
+  async #ask(add: string[], remove: string[], { type, options, signal }: { type?: "$set" | undefined; options?: object | undefined; signal?: AbortSignal | undefined } = {}): Promise<void> {
+    const channel = this.#channel
+    const { hello } = channel
+    const { sent, positions, wanted } = this.#intents
+    const adds = add.length > 0
+    const topics = adds ? add : remove
+    if (topics.length === 0) return
+    for (const each of add) sent.add(each)
+    for (const each of remove) sent.delete(each)
+    let verb: string = type ?? (adds ? "$subscribe" : "$unsubscribe")
+    let payload: object
+    if (adds && remove.length > 0) {
+      verb = "$update"
+      payload = { add, remove }
+    } else if (topics.length === 1 && !type) {
+      const [topic] = topics as [string]
+      const { presence, ttlMs } = wanted.get(topic) ?? {}
+      payload = { topic, ...(adds && { recover: positions.get(topic), presence, ttlMs }) }
+    } else {
+      if (!type) verb += "Many"
+      const recover = add.flatMap(each => (positions.has(each) ? [[each, positions.get(each)]] : []))
+      payload = { topics, ...(recover.length > 0 && { recover: Object.fromEntries(recover) }) }
+    }
+    try {
+      const told = await channel.ask<Told>(verb, { ...payload, options }, { signal })
+      if (!hello || hello !== channel.hello) return
+      for (const each of add) this.#confirm(each, told.positions?.[each] ?? (add.length === 1 ? told : {}), hello)
+      for (const each of remove) if (!sent.has(each)) this.#intents.left(each)
+    } catch (error) {
+      if (hello === channel.hello) {
+        for (const each of add) this.#intents.left(each)
+        for (const each of remove) sent.add(each)
+      } else if (error instanceof ConnectionClosedError) return
+      throw error
     }
   }
 
-  /** Topics that can share a request, and those that need one of their own. */
-  #split(topics: string[]): { plain: string[]; special: Intent[] } {
-    const intents = topics.flatMap(topic => this.#intents.wanted.get(topic) ?? [])
-    const own = (intent: Intent) => intent.presence !== undefined || intent.ttlMs !== undefined
-    return { plain: intents.filter(intent => !own(intent)).map(({ topic }) => topic), special: intents.filter(own) }
+  #confirm(topic: string, { epoch, offset, recovered = false }: Partial<Position> & { recovered?: boolean }, hello: Hello): void {
+    // After a recovery the messages that were missed follow; the position moves with them.
+    if (!recovered && epoch !== undefined && offset !== undefined) this.#intents.positions.set(topic, { epoch, offset })
+    this.#intents.confirm(topic)
+    // Left and wanted again on the same connection it is new.
+    const before = this.#known.get(topic)
+    this.#known.set(topic, hello)
+    if (before && before !== hello) this.#events.restored({ topic, recovered })
   }
 }
 
-/** The smallest request for a change. */
-function change(add: string[], remove: string[]): [type: string, payload: object] {
-  if (add.length > 0 && remove.length > 0) return ["$update", { add, remove }]
-  const [topics, single, many] = add.length > 0 ? [add, "$subscribe", "$subscribeMany"] as const : [remove, "$unsubscribe", "$unsubscribeMany"] as const
-  return topics.length === 1 ? [single, { topic: topics[0] }] : [many, { topics }]
-}
-
 function chunks<T>(items: T[], size: number): T[][] {
-  const chunks = []
-  for (let at = 0; at < items.length; at += size) chunks.push(items.slice(at, at + size))
-  return chunks
+  return items.length > 0 ? [items.slice(0, size), ...chunks(items.slice(size), size)] : []
 }

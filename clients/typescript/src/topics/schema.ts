@@ -23,6 +23,8 @@ export type OutputOf<S extends StandardSchema> = NonNullable<S["~standard"]["typ
 export interface MessageDefinition<Type extends string = string, S extends StandardSchema = StandardSchema> {
   readonly type: Type
   readonly schema: S
+  /** Checks a payload; throws {@link ValidationError} if the schema does not accept it. */
+  check(payload: unknown): Promise<OutputOf<S>>
 }
 
 /** Defines a message: `const Said = message("SAID", z.object({ text: z.string() }))`. */
@@ -30,7 +32,19 @@ export function message<const Type extends string, S extends StandardSchema>(typ
   if (!/^(?!\$|__)[^]{1,128}$/.test(type) || type === "ERROR" || type === "RPC_ERROR") {
     throw new TypeError(`"${type}" cannot be the type of a message: it is reserved, empty or longer than 128 characters`)
   }
-  return { type, schema }
+  return {
+    type,
+    schema,
+    async check(payload) {
+      return accepted(await schema["~standard"].validate(payload), `the payload of ${type}`) as OutputOf<S>
+    },
+  }
+}
+
+/** The value that a schema has made, unless it found something wrong. */
+function accepted(checked: Result<unknown>, what: string): unknown {
+  if (checked.issues) throw new ValidationError(what, checked.issues)
+  return checked.value
 }
 
 /** A family of topics, built from arguments. At run time a topic is a string. */
@@ -55,8 +69,7 @@ export function topic<S extends StandardSchema>(
   const make = (args: InputOf<S>) => {
     const checked = schema["~standard"].validate(args)
     if (checked instanceof Promise) throw new TypeError(`the schema of topic "${name}" is asynchronous; a topic needs one that is not`)
-    if (checked.issues) throw new ValidationError(`topic "${name}"`, checked.issues)
-    return format(checked.value as OutputOf<S>)
+    return format(accepted(checked, `topic "${name}"`) as OutputOf<S>)
   }
   return {
     name,
@@ -72,14 +85,4 @@ export function topic<S extends StandardSchema>(
       }
     },
   }
-}
-
-/** Checks a payload; throws {@link ValidationError}. */
-export function validate<S extends StandardSchema>({ type, schema }: MessageDefinition<string, S>, payload: unknown): OutputOf<S> | Promise<OutputOf<S>> {
-  const checked = schema["~standard"].validate(payload)
-  const take = (result: Result<unknown>) => {
-    if (result.issues) throw new ValidationError(`the payload of ${type}`, result.issues)
-    return result.value as OutputOf<S>
-  }
-  return checked instanceof Promise ? checked.then(take) : take(checked)
 }

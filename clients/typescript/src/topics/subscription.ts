@@ -1,7 +1,7 @@
 import { call } from "../connection/listeners.js"
 import type { Message, PresenceChange } from "./message.js"
 import type { Restored } from "./reconciler.js"
-import { validate, type MessageDefinition } from "./schema.js"
+import type { MessageDefinition } from "./schema.js"
 
 /** What a listener of a topic is told. */
 export interface Handlers<M = Message> {
@@ -12,6 +12,8 @@ export interface Handlers<M = Message> {
   presence?(change: PresenceChange): unknown
   /** The subscription was refused or ended by the server, or a message was not valid. */
   error?(error: unknown): unknown
+  /** Nothing comes any more: the listener was closed, its subscription has ended, or the client is closed. */
+  ended?(why: { error?: unknown }): unknown
 }
 
 /** Options of a listener. */
@@ -23,87 +25,59 @@ export interface ListenOptions {
 }
 
 /** A listener of a topic. The topic is subscribed to as long as there is one. */
-export class Subscription {
+export interface Subscription {
   readonly topic: string
   /** Resolves when the server has the subscription; rejects if it refuses. A rejection that nobody awaits does no harm. */
   readonly ready: Promise<void>
-  readonly #handlers: Handlers
-  readonly #definition: MessageDefinition | undefined
-  readonly #report: (error: unknown) => void
-  readonly #left: (subscription: Subscription) => void
-  #ended = false
-  /** Messages whose validation takes time, so that the order stays. */
-  #checking: Promise<void> | undefined
-
-  constructor(
-    topic: string,
-    handlers: Handlers,
-    definition: MessageDefinition | undefined,
-    ready: Promise<void>,
-    report: (error: unknown) => void,
-    left: (subscription: Subscription) => void,
-  ) {
-    this.topic = topic
-    this.#handlers = handlers
-    this.#definition = definition
-    this.ready = ready
-    this.#report = report
-    this.#left = left
-    ready.catch(() => {})
-  }
-
   /** Ends the listener. Nothing is called any more when this returns. */
-  close(): void {
-    if (this.#ended) return
-    this.#ended = true
-    this.#left(this)
-  }
+  close(): void
+}
 
-  /** Takes a message of the topic. */
-  deliver(message: Message): void {
-    const definition = this.#definition
-    if (!definition) return this.#call("message", message)
-    if (message.type !== definition.type) return
-    const take = async () => {
-      try {
-        this.#call("message", { ...message, payload: await validate(definition, message.payload) })
-      } catch (error) {
-        this.fail(error)
+/** The side of a listener that messages come from. */
+export interface Listener extends Subscription {
+  /** Calls a handler. An error that no handler takes is reported. */
+  tell<K extends keyof Handlers>(name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void
+  /** Tells that nothing comes any more. */
+  end(why: { error?: unknown }): void
+}
+
+/** Makes a listener; `left` is called when it ends. */
+export function listener(
+  topic: string,
+  handlers: Handlers,
+  definition: MessageDefinition | undefined,
+  ready: Promise<void>,
+  report: (error: unknown) => void,
+  left: () => void,
+): Listener {
+  let ended = false
+  // Messages on their way through the schema, which may take time: their order stays.
+  let checking = Promise.resolve()
+  const pass = (name: keyof Handlers, value: any) => {
+    if (ended) return
+    if (name === "error" && !handlers.error) report(value)
+    else call(() => handlers[name]?.(value), report)
+  }
+  const end = (why: { error?: unknown }) => {
+    if (ended) return
+    pass("ended", why)
+    ended = true
+    left()
+  }
+  ready.catch(() => {})
+  return {
+    topic,
+    ready,
+    tell(name, value) {
+      if (name !== "message" || !definition) return pass(name, value)
+      const message = value as Message
+      if (message.type === definition.type) {
+        checking = checking
+          .then(() => definition.check(message.payload))
+          .then(payload => pass(name, { ...message, payload }), error => pass("error", error))
       }
-    }
-    if (this.#checking) return this.#queue(take)
-    try {
-      const checked = validate(definition, message.payload)
-      if (!(checked instanceof Promise)) return this.#call("message", { ...message, payload: checked })
-      checked.catch(() => {})
-      this.#queue(take)
-    } catch (error) {
-      this.fail(error)
-    }
-  }
-
-  restored(restored: Restored): void {
-    this.#call("restored", restored)
-  }
-
-  presence(change: PresenceChange): void {
-    this.#call("presence", change)
-  }
-
-  /** Tells an error, or reports it where nobody listens for errors. */
-  fail(error: unknown): void {
-    if (this.#handlers.error) this.#call("error", error)
-    else if (!this.#ended) this.#report(error)
-  }
-
-  #queue(take: () => Promise<void>): void {
-    const checking = (this.#checking ?? Promise.resolve()).then(take).then(() => {
-      if (this.#checking === checking) this.#checking = undefined
-    })
-    this.#checking = checking
-  }
-
-  #call<K extends keyof Handlers>(name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void {
-    if (!this.#ended) call(this.#handlers[name]?.bind(this.#handlers) as ((value: unknown) => unknown) | undefined, value, this.#report)
+    },
+    end,
+    close: () => end({}),
   }
 }

@@ -1,19 +1,21 @@
+import { onAbort } from "../connection/abort.js"
 import { address, type Target } from "../connection/address.js"
 import type { BackoffOptions } from "../connection/backoff.js"
-import type { ConnectionState } from "../connection/connection.js"
+import { closedError, type ConnectionState } from "../connection/connection.js"
 import { environment, type Environment } from "../connection/environment.js"
-import { TidingsError } from "../connection/errors.js"
+import { TidingsError, type ErrorDetails } from "../connection/errors.js"
 import { Inbox } from "../connection/inbox.js"
-import { Listeners } from "../connection/listeners.js"
+import { call, Listeners } from "../connection/listeners.js"
 import { TokenSource, type TokenProvider } from "../connection/token.js"
-import { Channel, closed } from "./channel.js"
-import { UnsubscribedError, ValidationError } from "./errors.js"
+import type { Patience } from "../connection/within.js"
+import { Channel } from "./channel.js"
+import { UnsubscribedError } from "./errors.js"
 import { Intents } from "./intents.js"
-import { bytesOf, type Member, type Message, type Outgoing, type Presence, type PublishOptions, type PublishResult, type VerifyResult } from "./message.js"
+import { bytesOf, type Member, type Message, type Outgoing, type Presence, type PublishErrorCode, type PublishOptions, type PublishResult, type VerifyResult } from "./message.js"
 import { isPattern, matcher } from "./pattern.js"
 import { Reconciler, type Counts, type MutateOptions, type Restored } from "./reconciler.js"
-import { validate, type InputOf, type MessageDefinition, type OutputOf, type StandardSchema } from "./schema.js"
-import { Subscription, type Handlers, type ListenOptions } from "./subscription.js"
+import type { InputOf, MessageDefinition, OutputOf, StandardSchema } from "./schema.js"
+import { listener, type Handlers, type Listener, type ListenOptions, type Subscription } from "./subscription.js"
 import type { Frame, Position } from "./wire.js"
 
 export interface TopicsOptions extends Target {
@@ -40,26 +42,25 @@ export class Topics implements ReadonlySet<string> {
   readonly #channel: Channel
   readonly #intents = new Intents()
   readonly #reconciler: Reconciler
-  readonly #environment: Environment
   readonly #report: (error: unknown) => void
-  readonly #subscriptions = new Map<string, Set<Subscription>>()
+  readonly #listeners = new Map<string, Set<Listener>>()
   readonly #patterns = new Map<string, (topic: string) => boolean>()
   readonly #messages: Listeners<Message>
   readonly #restored: Listeners<Restored>
-  readonly #inboxes = new Set<Inbox<never>>()
 
   constructor(options: TopicsOptions) {
-    this.#environment = environment(options.environment)
-    this.#report = error => (options.onError ?? this.#environment.report)(error)
-    this.#messages = new Listeners(this.#environment.report)
-    this.#restored = new Listeners(this.#environment.report)
+    const own = environment(options.environment)
+    const { report } = own
+    this.#report = error => call(() => (options.onError ?? report)(error), report)
+    this.#messages = new Listeners(report)
+    this.#restored = new Listeners(report)
     this.#channel = new Channel({
       url: address(options, "topics"),
-      token: new TokenSource(options.token, this.#environment),
-      environment: this.#environment,
+      token: new TokenSource(options.token, own),
+      environment: own,
       backoff: options.backoff,
       onError: this.#report,
-      onHello: hello => this.#reconciler.restore(hello),
+      onHello: hello => void this.#reconciler.restore(hello),
       onFrame: frame => this.#take(frame),
       onLost: () => this.#reconciler.lost(),
     })
@@ -67,19 +68,12 @@ export class Topics implements ReadonlySet<string> {
       refused: (topic, error) => this.#end(topic, error),
       restored: restored => {
         this.#restored.emit(restored)
-        for (const subscription of this.#subscriptions.get(restored.topic) ?? []) subscription.restored(restored)
+        this.#tell(restored.topic, "restored", restored)
       },
       report: this.#report,
     })
-    this.#channel.connection.states.add(state => {
-      if (state.status !== "closed") return
-      const error = closed(state.why)
-      this.#intents.fail(error)
-      for (const inbox of [...this.#inboxes]) inbox.end(state.why.reason === "closed" ? {} : { error })
-    })
-    const { signal } = options
-    if (signal?.aborted) this.close(signal.reason)
-    else signal?.addEventListener("abort", () => this.close(signal.reason), { once: true })
+    this.#channel.connection.states.add(() => this.#endIfClosed())
+    onAbort(options.signal, () => this.close(options.signal!.reason))
   }
 
   get state(): ConnectionState {
@@ -102,7 +96,7 @@ export class Topics implements ReadonlySet<string> {
   }
 
   /** Connects, and resolves when requests can be sent. A first subscription or publish does so by itself. */
-  connect(options: { signal?: AbortSignal; timeoutMs?: number } = {}): Promise<void> {
+  connect(options: Patience = {}): Promise<void> {
     return this.#channel.whenOpen(options)
   }
 
@@ -128,32 +122,29 @@ export class Topics implements ReadonlySet<string> {
   }
 
   /** Subscribes to all of them, or to none. */
-  async subscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<{ added: number; total: number }> {
-    const { added, total } = await this.#reconciler.mutate(topics, [], options)
-    return { added, total }
+  subscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
+    return this.#reconciler.mutate(topics, [], options)
   }
 
   /** Ends all of these subscriptions, or none. */
-  async unsubscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<{ removed: number; total: number }> {
-    const { removed, total } = await this.#reconciler.mutate([], topics, options)
-    return { removed, total }
+  unsubscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
+    return this.#reconciler.mutate([], topics, options)
   }
 
   /** Ends all subscriptions but those of listeners. */
-  async clear(options?: MutateOptions): Promise<{ removed: number }> {
-    return { removed: (await this.set([], options)).removed }
+  clear(options?: MutateOptions): Promise<Counts> {
+    return this.set([], options)
   }
 
   /** Subscribes to exactly these topics, beside those of listeners. All or nothing. */
   set(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
     const wanted = new Set(topics)
-    const before = [...this.#intents.wanted.values()].filter(intent => intent.explicit).map(intent => intent.topic)
-    return this.#reconciler.mutate(wanted, before.filter(topic => !wanted.has(topic)), options)
+    return this.#reconciler.mutate(wanted, this.#explicit.filter(topic => !wanted.has(topic)), options)
   }
 
   /** Changes the set of explicit subscriptions by a function. */
   update(mutator: (draft: Set<string>) => void, options?: MutateOptions): Promise<Counts> {
-    const draft = new Set([...this.#intents.wanted.values()].filter(intent => intent.explicit).map(intent => intent.topic))
+    const draft = new Set(this.#explicit)
     mutator(draft)
     return this.set(draft, options)
   }
@@ -169,40 +160,31 @@ export class Topics implements ReadonlySet<string> {
   ): Subscription
   listen(topic: string, ...rest: unknown[]): Subscription {
     const definition = isDefinition(rest[0]) ? (rest.shift() as MessageDefinition) : undefined
-    const [handlers, options = {}] = rest as [Handlers | ((message: Message) => unknown), ListenOptions?]
-    const { signal, presence } = options
-    const intent = this.#intents.want(topic)
+    const [handlers, { signal, presence } = {}] = rest as [Handlers | ((message: Message) => unknown), ListenOptions?]
+    const intents = this.#intents
+    const intent = intents.want(topic)
     intent.listeners++
-    if (presence && !this.#intents.sent.has(topic)) intent.presence = presence
-    const ready = this.#intents.settled(topic)
-    const left = (subscription: Subscription) => {
-      signal?.removeEventListener("abort", close)
-      this.#leave(topic, subscription, ready)
-    }
-    const close = () => subscription.close()
+    if (presence && !intents.sent.has(topic)) intent.presence = presence
     const own = typeof handlers === "function" ? { message: handlers } : handlers
-    const subscription = new Subscription(topic, own, definition, ready, this.#report, left)
-    this.#subscriptions.set(topic, (this.#subscriptions.get(topic) ?? new Set()).add(subscription))
-    if (isPattern(topic)) this.#patterns.set(topic, this.#patterns.get(topic) ?? matcher(topic))
-    if (signal?.aborted) close()
-    else signal?.addEventListener("abort", close, { once: true })
+    const made = listener(topic, own, definition, intents.settled(topic), this.#report, () => {
+      forget()
+      this.#left(made)
+    })
+    this.#listeners.set(topic, (this.#listeners.get(topic) ?? new Set()).add(made))
+    if (isPattern(topic)) this.#patterns.set(topic, matcher(topic))
+    let forget = () => {}
+    forget = onAbort(signal, made.close)
     void this.#reconciler.schedule()
-    return subscription
+    this.#endIfClosed()
+    return made
   }
 
   /** The messages of a topic for a `for await` loop, which ends with the signal, or throws when the subscription fails. */
-  messages(topic: string, options: ListenOptions & { max?: number } = {}): AsyncIterableIterator<Message> {
-    const inbox = new Inbox<Message>(() => {
-      subscription.close()
-      this.#inboxes.delete(inbox as Inbox<never>)
-      options.signal?.removeEventListener("abort", end)
-    }, options.max)
-    const end = () => inbox.end()
-    const handlers = { message: (message: Message) => inbox.push(message), error: (error: unknown) => inbox.end({ error }) }
-    const subscription = this.listen(topic, handlers, options)
-    this.#inboxes.add(inbox as Inbox<never>)
-    options.signal?.addEventListener("abort", end, { once: true })
-    if (options.signal?.aborted || this.state.status === "closed") end()
+  messages(topic: string, { max, ...options }: ListenOptions & { max?: number } = {}): AsyncIterableIterator<Message> {
+    let subscription: Subscription | undefined
+    const inbox = new Inbox<Message>(() => subscription?.close(), max)
+    const error = (error: unknown) => inbox.end({ error })
+    subscription = this.listen(topic, { message: message => inbox.push(message), error, ended: why => inbox.end(why) }, options)
     return inbox
   }
 
@@ -212,17 +194,13 @@ export class Topics implements ReadonlySet<string> {
   publish<S extends StandardSchema>(topic: string, definition: MessageDefinition<string, S>, payload: InputOf<S>, options?: PublishOptions): Promise<PublishResult>
   async publish(topic: string, message: Outgoing | MessageDefinition, ...rest: unknown[]): Promise<PublishResult> {
     try {
-      let outgoing = message as Outgoing
-      if (isDefinition(message)) outgoing = { type: message.type, payload: await validate(message, rest.shift()) }
-      const { excludeSelf, partitionKey, timeoutMs = WAIT_MS, signal } = (rest[0] ?? {}) as PublishOptions
+      const outgoing: Outgoing = isDefinition(message) ? { type: message.type, payload: await message.check(rest.shift()) } : message
+      const { timeoutMs = WAIT_MS, signal, excludeSelf, partitionKey } = (rest[0] ?? {}) as PublishOptions
       await this.#channel.whenOpen({ signal, timeoutMs })
-      if (this.#channel.connection.blocked) {
-        return { ok: false, error: "BACKPRESSURE", retryable: true, cause: "the socket does not take more" }
-      }
-      const bytes = bytesOf(outgoing.payload)
+      if (this.#channel.connection.blocked) return refused("BACKPRESSURE", "the socket takes no more", { retryable: true })
       const { payload, ...header } = outgoing
-      const request = { topic, message: bytes ? header : outgoing, excludeSelf, partitionKey }
-      return await this.#channel.ask<PublishResult>("$publish", request, { signal, ...(bytes && { bytes }) })
+      const bytes = bytesOf(payload)
+      return await this.#channel.ask("$publish", { topic, message: bytes ? header : outgoing, excludeSelf, partitionKey }, { signal, bytes })
     } catch (error) {
       return failed(error)
     }
@@ -239,7 +217,7 @@ export class Topics implements ReadonlySet<string> {
     { since, limit, signal }: { since?: Position; limit?: number; signal?: AbortSignal } = {},
   ): Promise<Position & { messages: Message[]; recovered?: boolean }> {
     const told = await this.#ask<Position & { messages: Frame[]; recovered?: boolean }>("$history", { topic, since, limit }, { signal })
-    return { ...told, messages: told.messages.map(frame => toMessage({ ...frame, binary: false })) }
+    return { ...told, messages: told.messages.map(toMessage) }
   }
 
   /** Asks the server's message bus whether this connection has the subscription. Throws only if the signal aborts. */
@@ -255,8 +233,8 @@ export class Topics implements ReadonlySet<string> {
   /** Resolves when all changes, or those of a topic, have been answered, whatever the answers are. */
   async settle(topic?: string, { timeoutMs, signal }: { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<void> {
     await this.#reconciler.schedule()
-    const pending = this.#intents.pending.filter(each => topic === undefined || each === topic)
-    await Promise.all(pending.map(each => this.#intents.settled(each).catch(() => {})))
+    const awaited = topic === undefined ? this.wanted : this.wanted.filter(each => each === topic)
+    await Promise.allSettled(awaited.map(each => this.#intents.settled(each)))
     await this.#ask("$settle", { topic, timeoutMs }, { signal })
   }
 
@@ -268,8 +246,9 @@ export class Topics implements ReadonlySet<string> {
   /** Where a subscription stands, without asking the server. */
   localStatus(topic: string): LocalStatus {
     const { wanted, confirmed } = this.#intents
-    if (wanted.has(topic)) return confirmed.has(topic) ? "settled" : "pending-subscribe"
-    return confirmed.has(topic) ? "pending-unsubscribe" : "absent"
+    const settled = wanted.has(topic) === confirmed.has(topic)
+    if (wanted.has(topic)) return settled ? "settled" : "pending-subscribe"
+    return settled ? "absent" : "pending-unsubscribe"
   }
 
   /** What the client is or will be subscribed to, also while it is not connected. */
@@ -292,73 +271,79 @@ export class Topics implements ReadonlySet<string> {
     for (const topic of this) callback.call(self, topic, topic, this)
   }
   /** A snapshot: changes while iterating do not show. */
-  values(): SetIterator<string> {
-    return new Set(this.#intents.confirmed).values()
-  }
-  keys(): SetIterator<string> {
-    return this.values()
-  }
   entries(): SetIterator<[string, string]> {
     return new Set(this.#intents.confirmed).entries()
   }
+  keys(): SetIterator<string> {
+    return new Set(this.#intents.confirmed).keys()
+  }
+  values(): SetIterator<string> {
+    return this.keys()
+  }
   [Symbol.iterator](): SetIterator<string> {
-    return this.values()
+    return this.keys()
+  }
+
+  /** Topics subscribed to by calls, as opposed to by listeners alone. */
+  get #explicit(): string[] {
+    return this.wanted.filter(topic => this.#intents.wanted.get(topic)!.explicit)
   }
 
   async #ask<T>(type: string, payload: unknown, { signal }: { signal?: AbortSignal | undefined } = {}): Promise<T> {
     await this.#channel.whenOpen({ signal, timeoutMs: WAIT_MS })
-    return this.#channel.ask<T>(type, payload, { signal })
+    return this.#channel.ask(type, payload, { signal })
   }
 
-  #leave(topic: string, subscription: Subscription, ready: Promise<void>): void {
-    const there = this.#subscriptions.get(topic)
-    there?.delete(subscription)
-    if (there?.size === 0) {
-      this.#subscriptions.delete(topic)
-      this.#patterns.delete(topic)
-    }
+  /** Tells whoever waits or listens that the client is closed for good. */
+  #endIfClosed(): void {
+    const { state } = this
+    if (state.status !== "closed") return
+    const error = closedError(state.why)
+    this.#intents.waiters.reject(error)
+    for (const there of this.#listeners.values()) for (const each of there) each.end(state.why.reason === "closed" ? {} : { error })
+  }
+
+  #left(ended: Listener): void {
+    const { topic } = ended
+    const there = this.#listeners.get(topic)
+    if (there?.delete(ended) && there.size === 0) this.#forget(topic)
     const intent = this.#intents.wanted.get(topic)
     if (intent && intent.listeners > 0) intent.listeners--
     this.#intents.release(topic)
-    ready.catch(() => {})
     void this.#reconciler.schedule()
   }
 
-  #take(frame: Frame & { binary: boolean }): void {
-    const { type, meta } = frame
-    const topic = meta?.topic
-    if (type === "$unsubscribed") {
-      const { topics, reason } = frame.payload as { topics: string[]; reason: string }
-      for (const each of topics) this.#removed(each, reason)
-    } else if (typeof topic !== "string") return
-    else if (type === "$join" || type === "$leave") {
-      const { member } = frame.payload as { member: Member }
-      const kind = type === "$join" ? "join" : "leave"
-      for (const subscription of this.#subscriptions.get(topic) ?? []) subscription.presence({ kind, topic, member })
-    } else if (!type.startsWith("$") && !this.#heard(topic, meta!)) this.#deliver(toMessage(frame))
+  #take(frame: Frame): void {
+    const { type, meta, payload } = frame
+    const topic = meta?.topic as string
+    const { topics = [], reason, member } = (payload ?? {}) as { topics?: string[]; reason: string; member: Member }
+    if (type === "$unsubscribed") for (const each of topics) this.#removed(each, reason)
+    else if (type === "$join" || type === "$leave") this.#tell(topic, "presence", { kind: type === "$join" ? "join" : "leave", topic, member })
+    else if (topic && !type.startsWith("$") && !this.#heard(topic, meta!)) this.#deliver(toMessage(frame))
   }
 
   /** Moves the position of a topic with history; returns whether the message was heard before. */
   #heard(topic: string, { epoch, offset }: Record<string, unknown>): boolean {
-    if (typeof epoch !== "string" || typeof offset !== "number" || !this.#intents.wanted.has(topic)) return false
-    const before = this.#intents.positions.get(topic)
+    const { positions, wanted } = this.#intents
+    if (typeof epoch !== "string" || typeof offset !== "number" || !wanted.has(topic)) return false
+    const before = positions.get(topic)
     if (before?.epoch === epoch && offset <= before.offset) return true
-    this.#intents.positions.set(topic, { epoch, offset })
+    positions.set(topic, { epoch, offset })
     return false
   }
 
   #deliver(message: Message): void {
     this.#messages.emit(message)
-    let subscriptions = this.#subscriptions.get(message.topic)
-    if (!subscriptions && this.#patterns.size < this.#subscriptions.size) {
-      // The server may write topics in lower case.
-      const named = [...this.#subscriptions.keys()].find(topic => topic.toLowerCase() === message.topic)
-      subscriptions = named === undefined ? undefined : this.#subscriptions.get(named)
-    }
-    for (const subscription of [...(subscriptions ?? [])]) subscription.deliver(message)
-    for (const [pattern, matches] of this.#patterns) {
-      if (matches(message.topic)) for (const subscription of [...this.#subscriptions.get(pattern)!]) subscription.deliver(message)
-    }
+    const { topic } = message
+    // The server may write topics in lower case.
+    const named = this.#listeners.has(topic) || this.#patterns.size === this.#listeners.size ? topic : [...this.#listeners.keys()].find(each => each.toLowerCase() === topic)
+    if (named) this.#tell(named, "message", message)
+    for (const [pattern, matches] of this.#patterns) if (matches(topic)) this.#tell(pattern, "message", message)
+  }
+
+  /** Tells the listeners of a topic. */
+  #tell<K extends keyof Handlers>(topic: string, name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void {
+    for (const each of [...(this.#listeners.get(topic) ?? [])]) each.tell(name, value)
   }
 
   #removed(topic: string, reason: string): void {
@@ -372,32 +357,38 @@ export class Topics implements ReadonlySet<string> {
 
   /** The server does not have the subscription, and will not. */
   #end(topic: string, error: unknown): void {
-    const subscriptions = [...(this.#subscriptions.get(topic) ?? [])]
-    this.#subscriptions.delete(topic)
-    this.#patterns.delete(topic)
-    for (const subscription of subscriptions) {
-      subscription.fail(error)
-      subscription.close()
+    const there = this.#listeners.get(topic) ?? []
+    this.#forget(topic)
+    for (const each of there) {
+      each.tell("error", error)
+      each.end({ error })
     }
+  }
+
+  #forget(topic: string): void {
+    this.#listeners.delete(topic)
+    this.#patterns.delete(topic)
   }
 }
 
 function isDefinition(value: unknown): value is MessageDefinition {
-  return typeof value === "object" && value !== null && "schema" in value
+  return typeof (value as MessageDefinition | undefined)?.check === "function"
 }
 
-function toMessage({ type, meta = {}, payload, binary }: Frame & { binary: boolean }): Message {
+function toMessage({ type, meta = {}, payload, binary = false }: Frame): Message {
   return { type, topic: String(meta.topic), payload, meta, binary }
 }
 
+function refused(error: PublishErrorCode, cause: unknown, { retryable = false, details }: ErrorDetails = {}): PublishResult {
+  return { ok: false, error, retryable, ...(details && { details: details as Record<string, unknown> }), cause }
+}
+
+/** The outcome of a publish that the server has not answered. */
 function failed(error: unknown): PublishResult {
-  if (error instanceof ValidationError) return { ok: false, error: "VALIDATION", retryable: false, details: error.details, cause: error }
-  if (error instanceof TidingsError) {
-    const large = error.code === "RESOURCE_EXHAUSTED" && "limit" in error.details
-    if (large) return { ok: false, error: "PAYLOAD_TOO_LARGE", retryable: false, details: error.details, cause: error }
-    if (error.code === "RESOURCE_EXHAUSTED") return { ok: false, error: "BACKPRESSURE", retryable: true, details: error.details, cause: error }
-  }
-  if (error instanceof TidingsError) return { ok: false, error: "CONNECTION_CLOSED", retryable: error.retryable, cause: error }
   // What cannot be written as JSON, or a publish that was aborted.
-  return { ok: false, error: error instanceof TypeError || error instanceof RangeError ? "VALIDATION" : "STATE", retryable: false, cause: error }
+  if (!(error instanceof TidingsError)) return refused(error instanceof TypeError || error instanceof RangeError ? "VALIDATION" : "STATE", error)
+  const { code, details, retryable } = error
+  if (code === "VALIDATION") return refused(code, error, { details })
+  if (code !== "RESOURCE_EXHAUSTED") return refused("CONNECTION_CLOSED", error, { retryable })
+  return "limit" in details ? refused("PAYLOAD_TOO_LARGE", error, { details }) : refused("BACKPRESSURE", error, { details, retryable: true })
 }

@@ -3,6 +3,8 @@ export interface Frame {
   type: string
   meta?: Record<string, unknown>
   payload?: unknown
+  /** Whether the payload is bytes. */
+  binary?: boolean
 }
 
 /** Position in the history of a topic. */
@@ -41,19 +43,13 @@ const encoder = new TextEncoder()
 const decoder = new TextDecoder()
 
 /** A frame of the server; of a binary one the payload is a `Uint8Array`. */
-export function decode(data: string | ArrayBuffer): Frame & { binary: boolean } {
-  if (typeof data === "string") return { ...frame(JSON.parse(data)), binary: false }
-  const headerEnd = data.byteLength < 2 ? Infinity : 2 + new DataView(data).getUint16(0)
-  if (headerEnd > data.byteLength) throw new TypeError("a binary frame of the server is shorter than its header says")
-  const header = frame(JSON.parse(decoder.decode(new Uint8Array(data, 2, headerEnd - 2))))
-  return { ...header, payload: new Uint8Array(data, headerEnd), binary: true }
-}
-
-function frame(value: unknown): Frame {
-  if (typeof value !== "object" || value === null || typeof (value as Frame).type !== "string") {
-    throw new TypeError("a frame of the server has no type")
-  }
-  return value as Frame
+export function decode(data: string | ArrayBuffer): Frame {
+  const binary = typeof data !== "string"
+  // A length that is wrong throws a RangeError.
+  const headerEnd = binary ? 2 + new DataView(data).getUint16(0) : 0
+  const frame = JSON.parse(binary ? decoder.decode(new Uint8Array(data, 2, headerEnd - 2)) : data) as Frame | null
+  if (typeof frame?.type !== "string") throw new TypeError("a frame without a type")
+  return { ...frame, ...(binary && { payload: new Uint8Array(data, headerEnd) }), binary }
 }
 
 /** A binary frame: the header's length in two bytes, the header, the bytes. */
@@ -67,7 +63,7 @@ export function encodeBinary(header: Frame, bytes: Uint8Array): Uint8Array {
   return frame
 }
 
-/** Bytes of a text in UTF-8, without encoding it where that is not needed. */
-export function byteLength(text: string, limit: number): number {
-  return text.length * 3 <= limit ? text.length : encoder.encode(text).length
+/** Whether a frame has more bytes, in UTF-8, without encoding it where that is not needed. */
+export function isLonger(data: string | Uint8Array, limit = Infinity): boolean {
+  return data.length * 3 > limit && (typeof data === "string" ? encoder.encode(data) : data).length > limit
 }
