@@ -9,10 +9,10 @@ export interface Target {
 /** URL below `/v1/{project}`. Segments are percent-encoded. */
 export function address({ server, project = "_default" }: Target, ...segments: string[]): URL {
   const base = new URL(server).href.replace(/^ws/, "http").replace(/\/*([?#].*)?$/, "")
-  if (!/^https?:/.test(base)) throw new TypeError(`the server must be an http or https URL, not ${String(server)}`)
+  if (!/^https?:/.test(base)) throw new TypeError(`not an http or https URL: ${String(server)}`)
   const encoded = ["v1", project, ...segments].map(segment => {
     // URLs resolve these, also percent-encoded, so no client could reach what they name.
-    if (/^\.{0,2}$/.test(segment)) throw new TypeError(`"${segment}" cannot be part of a URL's path`)
+    if (/^\.{0,2}$/.test(segment)) throw new TypeError(`not a name in a URL: "${segment}"`)
     return encodeURIComponent(segment)
   })
   return new URL(`${base}/${encoded.join("/")}`)

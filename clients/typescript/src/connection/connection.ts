@@ -30,21 +30,6 @@ export type ConnectionState =
   /** Does not connect again. */
   | { readonly status: "closed"; readonly why: Ending }
 
-/** What a capability says on the wire. */
-export interface Protocol {
-  /** URL to connect to. */
-  address(token: string | null): URL
-  /** The socket is open; the protocol calls {@link Connection.ready} when it may be used. */
-  opened(): void
-  received(data: string | ArrayBuffer): void
-  /** The connection is gone; what waits for an answer gets none. */
-  lost(why: Ending): void
-  /** What a close code means. */
-  judge(code: number, reason: string): Ending
-  /** A frame that the server answers. */
-  readonly heartbeat: string
-}
-
 export interface ConnectionOptions {
   environment: Environment
   token: TokenSource
@@ -66,14 +51,14 @@ const RENEW_RETRY_MAX_MS = 10_000
 
 /**
  * One WebSocket that comes again by itself. Knows when to connect, how long to wait and when the other side is gone; what is
- * said is the {@link Protocol}'s.
+ * said on the wire is up to each capability.
  */
-export class Connection {
+export abstract class Connection {
+  readonly environment: Environment
   readonly states: Listeners<ConnectionState>
   state: ConnectionState = { status: "idle" }
   heartbeatMs = 25_000
 
-  readonly #protocol: Protocol
   readonly #options: ConnectionOptions
   readonly #backoff: Backoff
   #socket: WebSocket | undefined
@@ -89,16 +74,25 @@ export class Connection {
   #tokenReason: TokenReason = "connect"
   #refusals = 0
 
-  constructor(protocol: Protocol, options: ConnectionOptions) {
-    this.#protocol = protocol
+  constructor(options: ConnectionOptions) {
+    const { environment, backoff } = options
     this.#options = options
-    this.#backoff = new Backoff(options.environment.random, options.backoff)
-    this.states = new Listeners(options.environment.report)
+    this.environment = environment
+    this.#backoff = new Backoff(environment.random, backoff)
+    this.states = new Listeners(environment.report)
   }
 
-  get environment(): Environment {
-    return this.#options.environment
-  }
+  /** A frame that the server answers. */
+  abstract readonly heartbeat: string
+  /** URL to connect to. */
+  abstract address(token: string | null): URL
+  /** The socket is open; {@link ready} is to be called when it may be used. */
+  abstract opened(): void
+  abstract received(data: string | ArrayBuffer): void
+  /** The connection is gone; what waits for an answer gets none. */
+  abstract lost(why: Ending): void
+  /** What a close code means. */
+  abstract judge(code: number, reason: string): Ending
 
   /** Connects, if it is the first time. */
   start(): void {
@@ -164,7 +158,7 @@ export class Connection {
     this.#backoff.lasted(lasted)
     if (lasted >= SETTLED_MS) this.#refusals = 0
     this.#readyAt = Infinity
-    this.#protocol.lost(why)
+    this.lost(why)
     if (why.tokenRefused) {
       this.#tokenReason = "refused"
       // A second refusal in a row, or a token that cannot change, is final.
@@ -208,7 +202,7 @@ export class Connection {
   #open(token: string | null): void {
     const { WebSocket } = this.environment
     if (!WebSocket) return this.close("no-websocket", new TypeError(NO_WEBSOCKET))
-    const address = this.#protocol.address(token)
+    const address = this.address(token)
     let socket: WebSocket
     try {
       socket = this.#socket = new WebSocket(address.href)
@@ -224,12 +218,12 @@ export class Connection {
       opened = true
       this.#tokenReason = "connect"
       this.#heard()
-      this.#protocol.opened()
+      this.opened()
     }
     socket.onmessage = ({ data }) => {
       this.#heard()
       try {
-        this.#protocol.received(data as string | ArrayBuffer)
+        this.received(data as string | ArrayBuffer)
       } catch (error) {
         this.#options.onError(error)
       }
@@ -240,7 +234,7 @@ export class Connection {
     }
     // Some platforms do not tell the end of a handshake that failed.
     socket.onerror = () => opened || failed()
-    socket.onclose = ({ code, reason }) => (opened ? this.end(this.#protocol.judge(code, reason)) : failed())
+    socket.onclose = ({ code, reason }) => (opened ? this.end(this.judge(code, reason)) : failed())
   }
 
   /** A page cannot see why a handshake was refused, so it asks by a plain request, which gets the same refusal. */
@@ -302,7 +296,7 @@ export class Connection {
 
   #probe(timeoutMs: number): void {
     if (this.#cancels.has("answer")) return
-    this.send(this.#protocol.heartbeat)
+    this.send(this.heartbeat)
     this.after("answer", timeoutMs, () => {
       this.end({ reason: "silent", reconnect: true, error: new ConnectionClosedError("the server says nothing any more") })
     })

@@ -1,10 +1,7 @@
 import { onAbort } from "../connection/abort.js"
 import { socketAddress } from "../connection/address.js"
-import type { BackoffOptions } from "../connection/backoff.js"
-import { closedError, Connection, type Ending, type Protocol } from "../connection/connection.js"
-import type { Environment } from "../connection/environment.js"
+import { closedError, Connection, type ConnectionOptions, type Ending } from "../connection/connection.js"
 import { ConnectionClosedError } from "../connection/errors.js"
-import type { TokenSource } from "../connection/token.js"
 import { within, type Patience } from "../connection/within.js"
 import { refusal, type Refusal } from "./errors.js"
 import { decode, encodeBinary, isLonger, type Farewell, type Frame, type Hello } from "./wire.js"
@@ -14,12 +11,8 @@ const FINAL = new Set([1002, 1007, 1008, 1009, 4403])
 /** Requests that may wait for the connection. */
 const WAITING_MAX = 1_000
 
-export interface ChannelOptions {
+export interface ChannelOptions extends ConnectionOptions {
   url: URL
-  token: TokenSource
-  environment: Environment
-  backoff?: BackoffOptions | undefined
-  onError(error: unknown): void
   /** The server has said hello. What is sent now goes before everything that waits. */
   onHello(hello: Hello): void
   /** A frame that answers no request. */
@@ -33,8 +26,7 @@ interface Waiter<T> {
 }
 
 /** Requests and replies over the connection: each request has one answer, or the connection is lost. */
-export class Channel implements Protocol {
-  readonly connection: Connection
+export class Channel extends Connection {
   /** What the server said on this connection; undefined while requests cannot be sent. */
   hello: Hello | undefined
   readonly heartbeat = '{"type":"__heartbeat"}'
@@ -46,21 +38,20 @@ export class Channel implements Protocol {
   #session: string | undefined
 
   constructor(options: ChannelOptions) {
+    super(options)
     this.#options = options
-    this.connection = new Connection(this, options)
   }
 
   /** Resolves when requests can be sent. */
   async whenOpen(patience: Patience): Promise<void> {
-    const { connection } = this
-    const { state, environment } = connection
+    const { state } = this
     if (this.hello) return
     if (state.status === "closed") throw closedError(state.why)
     if (this.#waiting.size >= WAITING_MAX) throw new ConnectionClosedError(`${WAITING_MAX} requests wait for the connection`)
-    connection.start()
+    this.start()
     let waiter: Waiter<void>
     const opened = new Promise<void>((resolve, reject) => this.#waiting.add((waiter = { resolve, reject })))
-    return within(opened, environment.clock, patience).finally(() => this.#waiting.delete(waiter))
+    return within(opened, this.environment.clock, patience).finally(() => this.#waiting.delete(waiter))
   }
 
   /**
@@ -78,8 +69,8 @@ export class Channel implements Protocol {
       if (isLonger(data, limit)) {
         throw refusal({ code: "RESOURCE_EXHAUSTED", message: `a frame has at most ${limit} bytes`, details: { limit } })
       }
-      if (!this.hello || !this.connection.send(data)) throw new ConnectionClosedError("not connected")
-      const forget = onAbort(signal, () => this.connection.send(JSON.stringify({ type: "$ws:abort", meta })))
+      if (!this.hello || !this.send(data)) throw new ConnectionClosedError("not connected")
+      const forget = onAbort(signal, () => this.send(JSON.stringify({ type: "$ws:abort", meta })))
       this.#asked.set(meta.correlationId, {
         resolve(payload) {
           forget()
@@ -129,7 +120,7 @@ export class Channel implements Protocol {
     for (const waiter of asked) waiter.reject(new ConnectionClosedError(`the connection ended before the answer came: ${why.reason}`))
     // What waits for a connection goes on waiting, unless there will be none.
     queueMicrotask(() => {
-      const { state } = this.connection
+      const { state } = this
       if (state.status === "closed") for (const waiter of this.#waiting) waiter.reject(closedError(state.why))
     })
   }
@@ -149,7 +140,7 @@ export class Channel implements Protocol {
   #greeted(hello: Hello): void {
     this.hello = hello
     this.#session = hello.session
-    this.connection.heartbeatMs = hello.heartbeatMs
+    this.heartbeatMs = hello.heartbeatMs
     this.#options.onHello(hello)
     for (const waiter of this.#waiting) waiter.resolve()
     this.#askTime()
@@ -157,12 +148,12 @@ export class Channel implements Protocol {
 
   /** The answer to a heartbeat has the server's time, which `expiresAt` is in. */
   #askTime(): void {
-    if (this.hello?.expiresAt != null && this.#options.token.renewable) this.connection.send(this.heartbeat)
+    if (this.hello?.expiresAt != null && this.#options.token.renewable) this.send(this.heartbeat)
   }
 
   /** Gets another token when four fifths of the old one's time are over, or a minute before its end. */
   #scheduleRenewal(serverNow: number): void {
-    const { hello, connection } = this
+    const { hello } = this
     if (hello?.expiresAt == null || !(serverNow > 0)) return
     const left = hello.expiresAt - serverNow
     const delay = Math.max(left * 0.8, left - 60_000)
@@ -170,6 +161,6 @@ export class Channel implements Protocol {
       hello.expiresAt = (await this.ask<Hello>("$auth", { token })).expiresAt
       this.#askTime()
     }
-    connection.after("renew", delay, () => void connection.renew(left - delay, renew))
+    this.after("renew", delay, () => void this.renew(left - delay, renew))
   }
 }

@@ -59,13 +59,13 @@ export class Reconciler {
     this.#channel = channel
     this.#intents = intents
     this.#events = events
-    this.#retry = new Backoff(channel.connection.environment.random, { firstMs: 1_000 })
+    this.#retry = new Backoff(channel.environment.random, { firstMs: 1_000 })
   }
 
   /** Everything at once: the first frames on a new connection. */
   async restore(hello: Hello): Promise<void> {
     await Promise.all(this.#subscribeAll(hello, "$set"))
-    if (hello === this.#channel.hello) this.#channel.connection.ready()
+    if (hello === this.#channel.hello) this.#channel.ready()
   }
 
   /** The connection is gone. */
@@ -114,7 +114,7 @@ export class Reconciler {
         await this.#ask(joining, leaving, { options: plain ? undefined : options, signal })
       }
       // An abort that comes when all is done is late.
-      if (topics.some(topic => !confirmed.has(topic))) await within(settled, this.#channel.connection.environment.clock, { ...options, signal })
+      if (topics.some(topic => !confirmed.has(topic))) await within(settled, this.#channel.environment.clock, { ...options, signal })
     } catch (error) {
       mark(added, false)
       mark(removed, true)
@@ -126,14 +126,14 @@ export class Reconciler {
   }
 
   async #flush(): Promise<void> {
-    const { connection, hello } = this.#channel
+    const { hello, state } = this.#channel
     const { surplus, waiters, wanted } = this.#intents
-    if (connection.state.status === "closed") waiters.reject(closedError(connection.state.why))
+    if (state.status === "closed") waiters.reject(closedError(state.why))
     else if (hello) {
       // Removals first, so that a swap at the limit is possible.
       const leaving = chunks(surplus, hello.limits.topicsPerRequest).map(topics => this.#leave(topics))
       await Promise.all([...leaving, ...this.#subscribeAll(hello)])
-    } else if (wanted.size > 0) connection.start()
+    } else if (wanted.size > 0) this.#channel.start()
   }
 
   async #leave(topics: string[]): Promise<void> {
@@ -177,7 +177,7 @@ export class Reconciler {
   /** The server could not do it now. */
   #again(error: unknown): void {
     const delay = this.#retry.next((error as Partial<TidingsError>).retryAfterMs)
-    this.#channel.connection.after("subscribe", delay, () => void this.schedule())
+    this.#channel.after("subscribe", delay, () => void this.schedule())
   }
 
   /**

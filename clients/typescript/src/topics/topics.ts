@@ -3,13 +3,13 @@ import { address, type Target } from "../connection/address.js"
 import type { BackoffOptions } from "../connection/backoff.js"
 import { closedError, type ConnectionState } from "../connection/connection.js"
 import { environment, type Environment } from "../connection/environment.js"
-import { TidingsError, type ErrorDetails } from "../connection/errors.js"
+import { TidingsError } from "../connection/errors.js"
 import { Inbox } from "../connection/inbox.js"
 import { call, Listeners } from "../connection/listeners.js"
 import { TokenSource, type TokenProvider } from "../connection/token.js"
 import type { Patience } from "../connection/within.js"
 import { Channel } from "./channel.js"
-import { UnsubscribedError } from "./errors.js"
+import { refusal, UnsubscribedError } from "./errors.js"
 import { Intents } from "./intents.js"
 import { bytesOf, type Member, type Message, type Outgoing, type Presence, type PublishErrorCode, type PublishOptions, type PublishResult, type VerifyResult } from "./message.js"
 import { isPattern, matcher } from "./pattern.js"
@@ -72,17 +72,17 @@ export class Topics implements ReadonlySet<string> {
       },
       report: this.#report,
     })
-    this.#channel.connection.states.add(() => this.#endIfClosed())
+    this.#channel.states.add(() => this.#endIfClosed())
     onAbort(options.signal, () => this.close(options.signal!.reason))
   }
 
   get state(): ConnectionState {
-    return this.#channel.connection.state
+    return this.#channel.state
   }
 
   /** Calls back with each new state, until the returned function is called or the signal aborts. */
   onState(callback: (state: ConnectionState) => unknown, signal?: AbortSignal): () => void {
-    return this.#channel.connection.states.add(callback, signal)
+    return this.#channel.states.add(callback, signal)
   }
 
   /** Calls back with each message of each topic, whoever subscribed. */
@@ -102,7 +102,7 @@ export class Topics implements ReadonlySet<string> {
 
   /** Closes the connection for good. */
   close(error?: unknown): void {
-    this.#channel.connection.close("closed", error)
+    this.#channel.close("closed", error)
   }
 
   /** Subscribes to a topic or pattern. Calls in one tick share a request unless they have options. */
@@ -197,7 +197,7 @@ export class Topics implements ReadonlySet<string> {
       const outgoing: Outgoing = isDefinition(message) ? { type: message.type, payload: await message.check(rest.shift()) } : message
       const { timeoutMs = WAIT_MS, signal, excludeSelf, partitionKey } = (rest[0] ?? {}) as PublishOptions
       await this.#channel.whenOpen({ signal, timeoutMs })
-      if (this.#channel.connection.blocked) return refused("BACKPRESSURE", "the socket takes no more", { retryable: true })
+      if (this.#channel.blocked) throw refusal({ code: "RESOURCE_EXHAUSTED", message: "the socket takes no more", retryable: true })
       const { payload, ...header } = outgoing
       const bytes = bytesOf(payload)
       return await this.#channel.ask("$publish", { topic, message: bytes ? header : outgoing, excludeSelf, partitionKey }, { signal, bytes })
@@ -233,7 +233,7 @@ export class Topics implements ReadonlySet<string> {
   /** Resolves when all changes, or those of a topic, have been answered, whatever the answers are. */
   async settle(topic?: string, { timeoutMs, signal }: { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<void> {
     await this.#reconciler.schedule()
-    const awaited = topic === undefined ? this.wanted : this.wanted.filter(each => each === topic)
+    const awaited = this.wanted.filter(each => !topic || each === topic)
     await Promise.allSettled(awaited.map(each => this.#intents.settled(each)))
     await this.#ask("$settle", { topic, timeoutMs }, { signal })
   }
@@ -379,16 +379,13 @@ function toMessage({ type, meta = {}, payload, binary = false }: Frame): Message
   return { type, topic: String(meta.topic), payload, meta, binary }
 }
 
-function refused(error: PublishErrorCode, cause: unknown, { retryable = false, details }: ErrorDetails = {}): PublishResult {
-  return { ok: false, error, retryable, ...(details && { details: details as Record<string, unknown> }), cause }
-}
-
 /** The outcome of a publish that the server has not answered. */
-function failed(error: unknown): PublishResult {
-  // What cannot be written as JSON, or a publish that was aborted.
-  if (!(error instanceof TidingsError)) return refused(error instanceof TypeError || error instanceof RangeError ? "VALIDATION" : "STATE", error)
-  const { code, details, retryable } = error
-  if (code === "VALIDATION") return refused(code, error, { details })
-  if (code !== "RESOURCE_EXHAUSTED") return refused("CONNECTION_CLOSED", error, { retryable })
-  return "limit" in details ? refused("PAYLOAD_TOO_LARGE", error, { details }) : refused("BACKPRESSURE", error, { details, retryable: true })
+function failed(cause: unknown): PublishResult {
+  const { code, details = {}, retryable = false } = cause as Partial<TidingsError>
+  const result = (error: PublishErrorCode, retryable = false): PublishResult => ({ ok: false, error, retryable, details, cause })
+  // What cannot be written as JSON.
+  if (code === "VALIDATION" || cause instanceof TypeError || cause instanceof RangeError) return result("VALIDATION")
+  if (code === "RESOURCE_EXHAUSTED") return "limit" in details ? result("PAYLOAD_TOO_LARGE") : result("BACKPRESSURE", true)
+  // The rest are aborts.
+  return cause instanceof TidingsError ? result("CONNECTION_CLOSED", retryable) : result("STATE")
 }
