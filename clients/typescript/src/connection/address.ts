@@ -12,7 +12,7 @@ export function address({ server, project = "_default" }: Target, ...segments: s
   if (!/^https?:/.test(base)) throw new TypeError(`not an http or https URL: ${String(server)}`)
   const encoded = ["v1", project, ...segments].map(segment => {
     // URLs resolve these, also percent-encoded, so no client could reach what they name.
-    if (/^\.{0,2}$/.test(segment)) throw new TypeError(`not a name in a URL: "${segment}"`)
+    if (/^\.{0,2}$/.test(segment)) throw new TypeError(`not a part of a URL: "${segment}"`)
     return encodeURIComponent(segment)
   })
   return new URL(`${base}/${encoded.join("/")}`)

@@ -30,13 +30,13 @@ export class Backoff {
   }
 
   /** Delay before the next attempt, not shorter than what the server asked for. */
-  next(retryAfterMs = 0): number {
+  _next(retryAfterMs = 0): number {
     const bound = Math.min(this.#firstMs * 2 ** Math.min(this.#failures++, 30), this.#maxMs)
     return Math.max(this.#random() * bound, Math.min(retryAfterMs, RETRY_AFTER_MAX_MS), DELAY_MIN_MS)
   }
 
   /** Says how long a connection lasted. One that ended soon counts as a failure, so that no loop is fast. */
-  lasted(ms: number): void {
+  _lasted(ms: number): void {
     if (ms >= SETTLED_MS) this.#failures = 0
   }
 }
@@ -45,6 +45,6 @@ export class Backoff {
 export function retryAfterMs(header: string | null, now: number): number | undefined {
   if (header === null) return undefined
   const seconds = Number(header)
-  const ms = Number.isFinite(seconds) ? seconds * 1000 : Date.parse(header) - now
-  return ms >= 0 ? Math.min(ms, RETRY_AFTER_MAX_MS) : undefined
+  const ms = seconds >= 0 ? seconds * 1000 : Date.parse(header) - now
+  return ms >= 0 ? ms : undefined
 }

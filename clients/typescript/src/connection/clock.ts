@@ -13,7 +13,7 @@ const DELAY_MAX = 2 ** 31 - 1
 export const systemClock: Clock = {
   now: () => Date.now(),
   after(delayMs, callback) {
-    const timer = setTimeout(callback, Math.min(Math.max(delayMs, 0), DELAY_MAX))
+    const timer = setTimeout(callback, Math.min(delayMs, DELAY_MAX))
     return () => clearTimeout(timer)
   },
 }

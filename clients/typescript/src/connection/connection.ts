@@ -45,7 +45,7 @@ export const ANSWER_TIMEOUT_MS = 10_000
 export const PROBE_TIMEOUT_MS = 4_000
 /** Bytes that may wait in the socket before it counts as blocked. */
 export const BUFFERED_MAX = 4 * 1024 * 1024
-export const NO_WEBSOCKET = "no WebSocket here: pass `environment.WebSocket`, or run Node 20 with --experimental-websocket"
+export const NO_WEBSOCKET = "there is no WebSocket: pass one as `environment.WebSocket`"
 /** Longest time between attempts to renew a token. */
 const RENEW_RETRY_MAX_MS = 10_000
 
@@ -54,8 +54,8 @@ const RENEW_RETRY_MAX_MS = 10_000
  * said on the wire is up to each capability.
  */
 export abstract class Connection {
-  readonly environment: Environment
-  readonly states: Listeners<ConnectionState>
+  readonly _environment: Environment
+  readonly _states: Listeners<ConnectionState>
   state: ConnectionState = { status: "idle" }
   heartbeatMs = 25_000
 
@@ -69,7 +69,6 @@ export abstract class Connection {
   #unwake = () => {}
   #notBefore = 0
   #heardAt = 0
-  #tickAt = 0
   #readyAt = Infinity
   #tokenReason: TokenReason = "connect"
   #refusals = 0
@@ -77,54 +76,54 @@ export abstract class Connection {
   constructor(options: ConnectionOptions) {
     const { environment, backoff } = options
     this.#options = options
-    this.environment = environment
+    this._environment = environment
     this.#backoff = new Backoff(environment.random, backoff)
-    this.states = new Listeners(environment.report)
+    this._states = new Listeners(environment.report)
   }
 
   /** A frame that the server answers. */
-  abstract readonly heartbeat: string
+  abstract readonly _heartbeat: string
   /** URL to connect to. */
-  abstract address(token: string | null): URL
+  abstract _address(token: string | null): URL
   /** The socket is open; {@link ready} is to be called when it may be used. */
-  abstract opened(): void
-  abstract received(data: string | ArrayBuffer): void
+  abstract _opened(): void
+  abstract _received(data: string | ArrayBuffer): void
   /** The connection is gone; what waits for an answer gets none. */
-  abstract lost(why: Ending): void
+  abstract _lost(why: Ending): void
   /** What a close code means. */
-  abstract judge(code: number, reason: string): Ending
+  abstract _judge(code: number, reason: string): Ending
 
   /** Connects, if it is the first time. */
-  start(): void {
+  _start(): void {
     if (this.state.status !== "idle") return
-    this.#unwake = this.environment.wake(() => this.#woken())
+    this.#unwake = this._environment.wake(() => this.#woken())
     void this.#connect()
   }
 
   /** The handshake is over: the connection may be used. */
-  ready(): void {
+  _ready(): void {
     this.#cancel("connect")
-    this.#readyAt = this.#tickAt = this.#now()
+    this.#readyAt = this.#now()
     this.#set({ status: "connected" })
     this.#watch()
   }
 
   /** Sends a frame; returns whether the socket took it. */
-  send(data: string | Uint8Array): boolean {
+  _send(data: string | Uint8Array): boolean {
     if (this.#socket?.readyState !== 1) return false
     this.#socket.send(data as string)
     return true
   }
 
   /** Whether more waits in the socket than it should. */
-  get blocked(): boolean {
+  get _blocked(): boolean {
     return (this.#socket?.bufferedAmount ?? 0) > BUFFERED_MAX
   }
 
   /** Calls back after a delay, unless the connection ends before or the name is used again. */
-  after(name: string, delayMs: number, callback: () => void): void {
+  _after(name: string, delayMs: number, callback: () => void): void {
     this.#cancel(name)
-    const cancel = this.environment.clock.after(delayMs, () => {
+    const cancel = this._environment.clock.after(delayMs, () => {
       this.#cancels.delete(name)
       callback()
     })
@@ -132,40 +131,40 @@ export abstract class Connection {
   }
 
   /** Gets another token and passes it on; again, if that fails, until the old one expires: then the server closes. */
-  async renew(leftMs: number, pass: (token: string | null) => unknown): Promise<void> {
+  async _renew(leftMs: number, pass: (token: string | null) => unknown): Promise<void> {
     const { token, onError } = this.#options
-    if (!token.renewable) return
+    if (!token._renewable) return
     const dial = this.#dial
     try {
-      const next = await token.get("expiring")
+      const next = await token._get("expiring")
       if (dial === this.#dial) await pass(next)
     } catch (error) {
       if (dial !== this.#dial) return
       onError(error)
       const delay = Math.min(leftMs / 2, RENEW_RETRY_MAX_MS)
-      if (delay > 1_000) this.after("renew", delay, () => void this.renew(leftMs - delay, pass))
+      if (delay > 1_000) this._after("renew", delay, () => void this._renew(leftMs - delay, pass))
     }
   }
 
   /** Ends this socket; whether another follows is up to the ending. */
-  end(why: Ending): void {
+  _end(why: Ending): void {
     if (this.state.status === "closed") return
     this.#dial++
     for (const cancel of this.#cancels.values()) cancel()
     this.#cancels.clear()
     this.#drop()
     const lasted = this.#now() - this.#readyAt
-    this.#backoff.lasted(lasted)
+    this.#backoff._lasted(lasted)
     if (lasted >= SETTLED_MS) this.#refusals = 0
     this.#readyAt = Infinity
-    this.lost(why)
+    this._lost(why)
     if (why.tokenRefused) {
       this.#tokenReason = "refused"
       // A second refusal in a row, or a token that cannot change, is final.
-      if (!this.#options.token.renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
+      if (!this.#options.token._renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
     }
     if (why.reconnect) {
-      const delay = this.#backoff.next(why.retryAfterMs)
+      const delay = this.#backoff._next(why.retryAfterMs)
       this.#notBefore = this.#now() + (why.retryAfterMs ?? 0)
       this.#retryIn(delay, why)
     } else {
@@ -176,11 +175,11 @@ export abstract class Connection {
 
   /** Closes for good. */
   close(reason = "closed", error?: unknown): void {
-    this.end({ reason, reconnect: false, error })
+    this._end({ reason, reconnect: false, error })
   }
 
   #retryIn(delay: number, why: Ending): void {
-    this.after("retry", delay, () => void this.#connect())
+    this._after("retry", delay, () => void this.#connect())
     this.#set({ status: "waiting", why, retryAt: this.#now() + delay })
   }
 
@@ -190,27 +189,27 @@ export abstract class Connection {
     // Whoever heard the state may have closed the connection.
     if (dial !== this.#dial) return
     try {
-      const token = await this.#options.token.get(this.#tokenReason)
+      const token = await this.#options.token._get(this.#tokenReason)
       if (dial === this.#dial) this.#open(token)
     } catch (error) {
       if (dial !== this.#dial) return
       this.#options.onError(error)
-      this.end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
+      this._end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
     }
   }
 
   #open(token: string | null): void {
-    const { WebSocket } = this.environment
+    const { WebSocket } = this._environment
     if (!WebSocket) return this.close("no-websocket", new TypeError(NO_WEBSOCKET))
-    const address = this.address(token)
+    const address = this._address(token)
     let socket: WebSocket
     try {
       socket = this.#socket = new WebSocket(address.href)
     } catch (error) {
       return this.close("bad-address", error)
     }
-    this.after("connect", CONNECT_TIMEOUT_MS, () => {
-      this.end({ reason: "timeout", reconnect: true, error: new TimeoutError("the server did not answer in time") })
+    this._after("connect", CONNECT_TIMEOUT_MS, () => {
+      this._end({ reason: "timeout", reconnect: true, error: new TimeoutError("no answer in time") })
     })
     socket.binaryType = "arraybuffer"
     let opened = false
@@ -218,12 +217,12 @@ export abstract class Connection {
       opened = true
       this.#tokenReason = "connect"
       this.#heard()
-      this.opened()
+      this._opened()
     }
     socket.onmessage = ({ data }) => {
       this.#heard()
       try {
-        this.received(data as string | ArrayBuffer)
+        this._received(data as string | ArrayBuffer)
       } catch (error) {
         this.#options.onError(error)
       }
@@ -234,7 +233,7 @@ export abstract class Connection {
     }
     // Some platforms do not tell the end of a handshake that failed.
     socket.onerror = () => opened || failed()
-    socket.onclose = ({ code, reason }) => (opened ? this.end(this.judge(code, reason)) : failed())
+    socket.onclose = ({ code, reason }) => (opened ? this._end(this._judge(code, reason)) : failed())
   }
 
   /** A page cannot see why a handshake was refused, so it asks by a plain request, which gets the same refusal. */
@@ -242,7 +241,7 @@ export abstract class Connection {
     const dial = this.#dial
     let why: Ending = { reason: "lost", reconnect: true }
     try {
-      const answer = await this.environment.fetch(address.href.replace("ws", "http"), { cache: "no-store" })
+      const answer = await this._environment.fetch(address.href.replace("ws", "http"), { cache: "no-store" })
       const { status: code } = answer
       const text = await answer.text()
       // 426 is the answer to whoever does not want a WebSocket: nothing is wrong with the rest of the request.
@@ -254,13 +253,13 @@ export abstract class Connection {
           reconnect: tokenRefused || isTransient(code),
           tokenRefused,
           retryAfterMs: retryAfterMs(answer.headers.get("retry-after"), this.#now()),
-          error: new TidingsError(`the server refuses the connection with ${code}: ${text.slice(0, 300)}`, { code: "REFUSED", details: { status: code } }),
+          error: new TidingsError(`refused with ${code}: ${text.slice(0, 300)}`, { code: "REFUSED", details: { status: code } }),
         }
       }
     } catch {
       // The server is away, or does not let this page read its answers.
     }
-    if (dial === this.#dial) this.end(why)
+    if (dial === this.#dial) this._end(why)
   }
 
   #drop(): void {
@@ -270,11 +269,7 @@ export abstract class Connection {
     // A half-open connection may take minutes to close; nobody waits for it.
     socket.onopen = socket.onmessage = socket.onclose = null
     socket.onerror = () => {}
-    try {
-      socket.close(1000)
-    } catch {
-      // It was closed already.
-    }
+    socket.close(1000)
   }
 
   #heard(): void {
@@ -283,12 +278,10 @@ export abstract class Connection {
   }
 
   #watch(): void {
-    const interval = Math.min(WATCH_MS, this.heartbeatMs)
-    this.after("watch", interval, () => {
+    const due = this.#now() + Math.min(WATCH_MS, this.heartbeatMs)
+    this._after("watch", due - this.#now(), () => {
       const now = this.#now()
-      const late = now - this.#tickAt - interval
-      this.#tickAt = now
-      if (late > SLEPT_MS) this.#probe(PROBE_TIMEOUT_MS)
+      if (now - due > SLEPT_MS) this.#probe(PROBE_TIMEOUT_MS)
       else if (now - this.#heardAt >= this.heartbeatMs) this.#probe(ANSWER_TIMEOUT_MS)
       this.#watch()
     })
@@ -296,9 +289,9 @@ export abstract class Connection {
 
   #probe(timeoutMs: number): void {
     if (this.#cancels.has("answer")) return
-    this.send(this.heartbeat)
-    this.after("answer", timeoutMs, () => {
-      this.end({ reason: "silent", reconnect: true, error: new ConnectionClosedError("the server says nothing any more") })
+    this._send(this._heartbeat)
+    this._after("answer", timeoutMs, () => {
+      this._end({ reason: "silent", reconnect: true, error: new ConnectionClosedError("the server is silent") })
     })
   }
 
@@ -306,18 +299,16 @@ export abstract class Connection {
   #woken(): void {
     const { state } = this
     if (state.status === "connected") this.#probe(PROBE_TIMEOUT_MS)
-    if (state.status !== "waiting") return
-    const left = Math.max(this.#notBefore - this.#now(), 0)
-    if (state.retryAt - this.#now() > left) this.#retryIn(left, state.why)
+    if (state.status === "waiting") this.#retryIn(Math.max(Math.min(this.#notBefore, state.retryAt) - this.#now(), 0), state.why)
   }
 
   #set(state: ConnectionState): void {
     this.state = state
-    this.states.emit(state)
+    this._states._emit(state)
   }
 
   #now(): number {
-    return this.environment.clock.now()
+    return this._environment.clock.now()
   }
 
   #cancel(name: string): void {

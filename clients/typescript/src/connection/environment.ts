@@ -32,6 +32,6 @@ export function environment(replacements: Partial<Environment> = {}): Environmen
 }
 
 function report(error: unknown): void {
-  if (typeof reportError === "function") reportError(error)
-  else console.error(error)
+  const { reportError = console.error } = globalThis
+  reportError(error)
 }

@@ -61,5 +61,5 @@ export class HttpError extends TidingsError {
 
 /** Whether a request that was answered with this status may succeed later. */
 export function isTransient(status: number): boolean {
-  return status >= 500 || status === 408 || status === 425 || status === 429
+  return status >= 500 || [408, 425, 429].includes(status)
 }

@@ -39,23 +39,23 @@ export class Http {
   }
 
   /** URL of a path of the project. */
-  url(segments: string[], query: HttpOptions["query"] = {}): URL {
+  _url(segments: string[], query: HttpOptions["query"] = {}): URL {
     const url = address(this.#target, ...segments)
     for (const [name, value] of Object.entries(query)) if (value !== undefined) url.searchParams.set(name, String(value))
     return url
   }
 
   /** Sends a request; resolves with the JSON of a success, or undefined if it has no body. Throws {@link HttpError}. */
-  async json<T>(method: string, segments: string[], options: HttpOptions = {}): Promise<T> {
-    const response = await this.send(method, segments, options)
+  async _json<T>(method: string, segments: string[], options: HttpOptions = {}): Promise<T> {
+    const response = await this._send(method, segments, options)
     const text = await within(response.text(), this.#environment.clock, { timeoutMs: options.timeoutMs ?? ANSWER_TIMEOUT_MS })
     return (text === "" ? undefined : JSON.parse(text)) as T
   }
 
   /** Sends a request; resolves with a response that is a success. A token that is refused is replaced once. */
-  async send(method: string, segments: string[], options: HttpOptions = {}): Promise<Response> {
+  async _send(method: string, segments: string[], options: HttpOptions = {}): Promise<Response> {
     let response = await this.#fetch(method, segments, options, "connect")
-    if (response.status === 401 && this.#token.renewable) response = await this.#fetch(method, segments, options, "refused")
+    if (response.status === 401 && this.#token._renewable) response = await this.#fetch(method, segments, options, "refused")
     if (!response.ok) throw await httpError(response, this.#environment.clock.now())
     return response
   }
@@ -70,7 +70,7 @@ export class Http {
     const forget = onAbort(signal, () => controller.abort(signal!.reason))
     const cancel = this.#environment.clock.after(timeoutMs, () => controller.abort(new TimeoutError(`no answer within ${timeoutMs} ms`)))
     try {
-      return await this.#environment.fetch(this.url(segments, query).href, {
+      return await this.#environment.fetch(this._url(segments, query).href, {
         method,
         body: body === undefined ? null : JSON.stringify(body),
         headers: { ...headers, ...options.headers },
@@ -86,7 +86,7 @@ export class Http {
 
   #bearer(reason: "connect" | "refused"): Promise<string | null> {
     if (reason === "refused" || this.#environment.clock.now() > this.#expiresAt - EXPIRY_MARGIN_MS) this.#current = undefined
-    this.#current ??= this.#token.get(reason).then(
+    this.#current ??= this.#token._get(reason).then(
       token => {
         this.#expiresAt = expiryOf(token)
         return token

@@ -22,7 +22,7 @@ export class Inbox<T> implements AsyncIterableIterator<T> {
     const reader = this.#readers.shift()
     if (reader) reader({ value, done: false })
     else if (this.#values.length < this.#max) this.#values.push(value)
-    else this.end({ error: new TidingsError(`more than ${this.#max} values wait to be read`, { code: "OVERFLOW" }) })
+    else this.end({ error: new TidingsError(`more than ${this.#max} values wait`, { code: "OVERFLOW" }) })
   }
 
   /** Ends the iterator after what waits has been read, with an error or without. */

@@ -10,7 +10,7 @@ export class Listeners<T> {
   }
 
   /** Adds a callback, which may be there already; each call adds one. Returns what removes it. */
-  add(callback: (value: T) => unknown, signal?: AbortSignal): () => void {
+  _add(callback: (value: T) => unknown, signal?: AbortSignal): () => void {
     // A function of its own, so that adding the same callback twice and removing it once leaves one.
     const own = (value: T) => callback(value)
     this.#callbacks.add(own)
@@ -21,7 +21,7 @@ export class Listeners<T> {
     }
   }
 
-  emit(value: T): void {
+  _emit(value: T): void {
     for (const callback of [...this.#callbacks]) call(() => callback(value), this.#report)
   }
 }

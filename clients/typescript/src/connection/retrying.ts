@@ -1,7 +1,7 @@
-import { onAbort } from "./abort.js"
 import { Backoff } from "./backoff.js"
 import type { Environment } from "./environment.js"
 import { TidingsError } from "./errors.js"
+import { pause } from "./within.js"
 
 /** Whether what failed may succeed later: `fetch` throws a `TypeError` when nobody answers. */
 export function isPassing(error: unknown): boolean {
@@ -15,17 +15,9 @@ export async function retrying<T>({ clock, random }: Environment, attempt: () =>
     try {
       return await attempt()
     } catch (error) {
-      const delay = backoff.next((error as Partial<TidingsError>).retryAfterMs)
+      const delay = backoff._next((error as Partial<TidingsError>).retryAfterMs)
       if (!isPassing(error) || !again(delay)) throw error
-      let forget = () => {}
-      await new Promise<void>(resolve => {
-        const cancel = clock.after(delay, resolve)
-        forget = onAbort(signal, () => {
-          cancel()
-          resolve()
-        })
-      })
-      forget()
+      await pause(clock, delay, signal)
     }
   }
 }

@@ -7,10 +7,10 @@ export const WATCH_MS = 5_000
 
 /** Watches over somebody who should be heard from. */
 export interface Watch {
-  heard(): void
+  _heard(): void
   /** The device has woken up: what was silent for longer than this is not trusted. */
-  woken(freshMs: number): void
-  end(): void
+  _woken(freshMs: number): void
+  _end(): void
 }
 
 /** Calls back once when nothing was heard for a time, or the machine was asleep: a connection that is half-open never ends. */
@@ -29,14 +29,14 @@ export function watchSilence(clock: Clock, silenceMs: number, lost: (why: string
   }
   watch()
   return {
-    heard() {
+    _heard() {
       heardAt = clock.now()
     },
-    woken(freshMs) {
+    _woken(freshMs) {
       if (clock.now() - heardAt <= freshMs) return
       cancel()
       lost("the device has woken up and the server was silent")
     },
-    end: () => cancel(),
+    _end: () => cancel(),
   }
 }

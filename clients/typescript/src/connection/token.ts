@@ -29,11 +29,11 @@ export class TokenSource {
   }
 
   /** Whether asking again may give another token. */
-  get renewable(): boolean {
+  get _renewable(): boolean {
     return typeof this.#provider === "function"
   }
 
-  get(reason: TokenReason): Promise<string | null> {
+  _get(reason: TokenReason): Promise<string | null> {
     const provider = this.#provider
     if (typeof provider !== "function") return Promise.resolve(provider ?? null)
     this.#asking ??= this.#ask(provider, reason).finally(() => (this.#asking = undefined))

@@ -7,19 +7,19 @@ interface Waiter {
 export class Waiters {
   readonly #waiters = new Map<string, Set<Waiter>>()
 
-  wait(name: string): Promise<void> {
+  _wait(name: string): Promise<void> {
     return new Promise((resolve, reject) => {
       const there = this.#waiters.get(name) ?? new Set()
       this.#waiters.set(name, there.add({ resolve, reject }))
     })
   }
 
-  resolve(name: string): void {
+  _resolve(name: string): void {
     for (const waiter of this.#take(name)) waiter.resolve()
   }
 
   /** Ends the waiting for one thing, or for all. */
-  reject(error: unknown, name?: string): void {
+  _reject(error: unknown, name?: string): void {
     for (const each of name === undefined ? [...this.#waiters.keys()] : [name]) {
       for (const waiter of this.#take(each)) waiter.reject(error)
     }

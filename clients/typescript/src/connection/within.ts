@@ -19,3 +19,21 @@ export function within<T>(outcome: Promise<T>, clock: Clock, { signal, timeoutMs
     })
   })
 }
+
+/** Waits; ends early when the signal aborts. `begun` gets a function that lets it end early, too, but not before a time. */
+export async function pause(clock: Clock, ms: number, signal?: AbortSignal, begun?: (wake: (floorMs: number) => void) => void): Promise<void> {
+  const began = clock.now()
+  let forget = () => {}
+  await new Promise<void>(resolve => {
+    let cancel = clock.after(ms, resolve)
+    begun?.(floorMs => {
+      cancel()
+      cancel = clock.after(Math.max(began + Math.min(floorMs, ms) - clock.now(), 0), resolve)
+    })
+    forget = onAbort(signal, () => {
+      cancel()
+      resolve()
+    })
+  })
+  forget()
+}

@@ -68,21 +68,21 @@ export class Entities {
   }
 
   onState(callback: (state: ConnectionState) => unknown, signal?: AbortSignal): () => void {
-    return this.#sync.states.add(callback, signal)
+    return this.#sync._states._add(callback, signal)
   }
 
   /** Calls back with all changes that any watcher is told. */
   onInvalidate(callback: (invalidation: Invalidation) => unknown, signal?: AbortSignal): () => void {
-    return this.#sync.invalidations.add(callback, signal)
+    return this.#sync._invalidations._add(callback, signal)
   }
 
   onResync(callback: (resync: Resync) => unknown, signal?: AbortSignal): () => void {
-    return this.#sync.resyncs.add(callback, signal)
+    return this.#sync._resyncs._add(callback, signal)
   }
 
   /** Watches entities by their ids, or all of a type. */
   watch(entityCode: string, ids: Iterable<string> | "all", handlers: WatchHandlers | ((invalidation: Invalidation) => unknown), { signal }: { signal?: AbortSignal } = {}): Watch {
-    return this.#sync.watch(entityCode, ids, handlers, signal)
+    return this.#sync._watch(entityCode, ids, handlers, signal)
   }
 
   /** Closes the connection for good. */

@@ -11,13 +11,13 @@ export class Interest {
   readonly #wanted = new Map<string, Map<EntityId, number>>()
   readonly #sent = new Map<string, Set<EntityId>>()
 
-  add(entityCode: string, ids: Iterable<EntityId>): void {
+  _add(entityCode: string, ids: Iterable<EntityId>): void {
     const wanted = this.#wanted.get(entityCode) ?? new Map<EntityId, number>()
     this.#wanted.set(entityCode, wanted)
     for (const id of ids) wanted.set(id, (wanted.get(id) ?? 0) + 1)
   }
 
-  remove(entityCode: string, ids: Iterable<EntityId>): void {
+  _remove(entityCode: string, ids: Iterable<EntityId>): void {
     const wanted = this.#wanted.get(entityCode)
     if (!wanted) return
     for (const id of ids) {
@@ -29,31 +29,31 @@ export class Interest {
   }
 
   /** Removes an id for all its watchers: the server refuses it. */
-  refuse(entityCode: string, id: EntityId): void {
+  _refuse(entityCode: string, id: EntityId): void {
     this.#wanted.get(entityCode)?.delete(id)
     this.#sent.get(entityCode)?.delete(id)
   }
 
-  wants(entityCode: string): boolean {
+  _wants(entityCode: string): boolean {
     return this.#wanted.has(entityCode)
   }
 
-  get empty(): boolean {
+  get _empty(): boolean {
     return this.#wanted.size === 0
   }
 
   /** A new connection: the server knows nothing. */
-  disconnected(): void {
+  _disconnected(): void {
     this.#sent.clear()
   }
 
   /** The server does not have anything of the type, whatever was sent. */
-  forget(entityCode: string): void {
+  _forget(entityCode: string): void {
     this.#sent.delete(entityCode)
   }
 
   /** The requests to send now; afterwards they count as sent. */
-  steps(): Step[] {
+  _steps(): Step[] {
     const steps: Step[] = []
     for (const entityCode of new Set([...this.#sent.keys(), ...this.#wanted.keys()])) {
       const wanted = this.#wanted.get(entityCode) ?? new Map<EntityId, number>()

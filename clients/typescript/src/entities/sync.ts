@@ -22,9 +22,9 @@ const FINAL = [1002, 1003, 1007, 1008, 1009, 4000, 4403]
 
 /** The connection on which the server is told what is watched, and tells what has changed. */
 export class Sync extends Connection {
-  readonly heartbeat = '{"type":"PING"}'
-  readonly invalidations: Listeners<Invalidation>
-  readonly resyncs: Listeners<Resync>
+  readonly _heartbeat = '{"type":"PING"}'
+  readonly _invalidations: Listeners<Invalidation>
+  readonly _resyncs: Listeners<Resync>
   readonly #url: URL
   readonly #maxIds: number
   readonly #onError: (error: unknown) => void
@@ -52,14 +52,14 @@ export class Sync extends Connection {
     this.#url = url
     this.#maxIds = maxIds
     this.#onError = options.onError
-    this.invalidations = new Listeners(report)
-    this.resyncs = new Listeners(report)
-    this.states.add(state => {
-      if (state.status === "closed") this.#waiters.reject(closedError(state.why))
+    this._invalidations = new Listeners(report)
+    this._resyncs = new Listeners(report)
+    this._states._add(state => {
+      if (state.status === "closed") this.#waiters._reject(closedError(state.why))
     })
   }
 
-  watch(entityCode: string, ids: Iterable<string> | "all", handlers: WatchHandlers | ((invalidation: Invalidation) => unknown), signal: AbortSignal | undefined): Watch {
+  _watch(entityCode: string, ids: Iterable<string> | "all", handlers: WatchHandlers | ((invalidation: Invalidation) => unknown), signal: AbortSignal | undefined): Watch {
     const own = typeof handlers === "function" ? { invalidate: handlers } : handlers
     const watcher: Watcher = { entityCode, ids: ids === "all" ? undefined : new Set(ids), handlers: own }
     const held = (): Iterable<EntityId> => watcher.ids ?? [undefined]
@@ -69,18 +69,19 @@ export class Sync extends Connection {
       closed = true
       forget()
       this.#watchers.delete(watcher)
-      this.#interest.remove(entityCode, held())
+      this.#interest._remove(entityCode, held())
       this.#schedule()
     }
     const change = (list: string[], adding: boolean) => {
       if (closed || !watcher.ids) return
       const changed = [...new Set(list)].filter(id => watcher.ids!.has(id) !== adding)
       for (const id of changed) adding ? watcher.ids.add(id) : watcher.ids.delete(id)
-      this.#interest[adding ? "add" : "remove"](entityCode, changed)
+      if (adding) this.#interest._add(entityCode, changed)
+      else this.#interest._remove(entityCode, changed)
       this.#schedule()
     }
     this.#watchers.add(watcher)
-    this.#interest.add(entityCode, held())
+    this.#interest._add(entityCode, held())
     let forget = () => {}
     forget = onAbort(signal, close)
     this.#schedule()
@@ -89,19 +90,19 @@ export class Sync extends Connection {
     return { entityCode, ready, add: (...list) => change(list, true), remove: (...list) => change(list, false), close }
   }
 
-  address(token: string | null): URL {
+  _address(token: string | null): URL {
     const url = socketAddress(this.#url)
     if (token !== null) url.searchParams.set("token", token)
     return url
   }
 
-  opened(): void {
+  _opened(): void {
     this.#open = true
     this.#retryAfterMs = undefined
-    for (const step of this.#steps()) this.send(step)
+    for (const step of this.#steps()) this._send(step)
   }
 
-  received(data: string | ArrayBuffer): void {
+  _received(data: string | ArrayBuffer): void {
     const { type, payload = {} } = JSON.parse(String(data)) as ServerFrame
     switch (type) {
       case "CONNECTED":
@@ -115,8 +116,8 @@ export class Sync extends Connection {
       case "RESYNC":
         return this.#resync({ reason: payload.reason ?? "", ...(payload.entityCode !== undefined && { entityCode: payload.entityCode }) })
       case "TOKEN_EXPIRING_SOON":
-        return void this.renew((payload.expiresIn ?? 0) * 1000, token => {
-          if (token !== null) this.send(JSON.stringify({ type: "TOKEN_REFRESH", payload: { token } }))
+        return void this._renew((payload.expiresIn ?? 0) * 1000, token => {
+          if (token !== null) this._send(JSON.stringify({ type: "TOKEN_REFRESH", payload: { token } }))
         })
       case "TOKEN_REFRESHED":
         for (const { entityCode, entityIds = [undefined] } of payload.removed ?? []) {
@@ -128,14 +129,14 @@ export class Sync extends Connection {
     }
   }
 
-  lost(_why: Ending): void {
+  _lost(_why: Ending): void {
     this.#open = this.#connected = false
-    this.#interest.disconnected()
+    this.#interest._disconnected()
     this.#subscribed.clear()
     this.#asked.clear()
   }
 
-  judge(code: number, reason: string): Ending {
+  _judge(code: number, reason: string): Ending {
     const tokenRefused = code === 4001 || code === 4002 || code === 4401
     const name = code === 4000 ? "taken-over" : code === 4429 ? "too-many-connections" : reason || "lost"
     // Whoever is one connection too many does not hurry.
@@ -148,14 +149,14 @@ export class Sync extends Connection {
     this.#flushing = true
     queueMicrotask(() => {
       this.#flushing = false
-      if (!this.#interest.empty) this.start()
-      if (this.#open) for (const step of this.#steps()) this.send(step)
+      if (!this.#interest._empty) this._start()
+      if (this.#open) for (const step of this.#steps()) this._send(step)
     })
   }
 
   /** Frames for what has changed. */
   #steps(): string[] {
-    return this.#interest.steps().flatMap(({ type, entityCode, ids }) => {
+    return this.#interest._steps().flatMap(({ type, entityCode, ids }) => {
       const single = ids.filter(id => id !== undefined)
       const frames = []
       // No ids is the whole type.
@@ -170,7 +171,7 @@ export class Sync extends Connection {
         }
         frames.push(JSON.stringify({ type, payload }))
       }
-      if (type === "UNSUBSCRIBE" && !this.#interest.wants(entityCode)) {
+      if (type === "UNSUBSCRIBE" && !this.#interest._wants(entityCode)) {
         this.#cursors.delete(entityCode)
         this.#known.delete(entityCode)
         this.#subscribed.delete(entityCode)
@@ -192,7 +193,7 @@ export class Sync extends Connection {
     // Nothing says what was missed since the last connection.
     if (this.#known.has(code) && missing) this.#resync({ entityCode: code, reason: "cursor-unknown" }, cursor)
     this.#known.add(code)
-    this.#waiters.resolve(code)
+    this.#waiters._resolve(code)
   }
 
   #settled(requestId: string | undefined): void {
@@ -201,7 +202,7 @@ export class Sync extends Connection {
   }
 
   #readyIfAnswered(): void {
-    if (this.#connected && this.#asked.size === 0 && this.state.status === "connecting") this.ready()
+    if (this.#connected && this.#asked.size === 0 && this.state.status === "connecting") this._ready()
   }
 
   #whenSubscribed(entityCode: string): Promise<void> {
@@ -210,19 +211,19 @@ export class Sync extends Connection {
     // What is there already needs no request, so nothing else would tell.
     queueMicrotask(() => {
       queueMicrotask(() => {
-        if (this.#subscribed.has(entityCode) && ![...this.#asked.values()].includes(entityCode)) this.#waiters.resolve(entityCode)
+        if (this.#subscribed.has(entityCode) && ![...this.#asked.values()].includes(entityCode)) this.#waiters._resolve(entityCode)
       })
     })
-    return this.#waiters.wait(entityCode)
+    return this.#waiters._wait(entityCode)
   }
 
   #denied(denied: Denied): void {
     const { entityCode, entityId, code } = denied
-    this.#interest.refuse(entityCode, entityId)
+    this.#interest._refuse(entityCode, entityId)
     for (const watcher of [...this.#watchers]) {
       const { ids, handlers } = watcher
       if (watcher.entityCode !== entityCode || (ids ? entityId === undefined || !ids.delete(entityId) : entityId !== undefined)) continue
-      if (handlers.denied) call(() => handlers.denied!(denied), this.environment.report)
+      if (handlers.denied) call(() => handlers.denied!(denied), this._environment.report)
       else this.#onError(new TidingsError(`${entityCode} ${entityId ?? "as a whole"} cannot be watched: ${code}`, { code, details: denied }))
     }
   }
@@ -232,11 +233,11 @@ export class Sync extends Connection {
     // It covers all types whose requests have been answered; the others may still get what they have missed.
     if (cursor !== undefined) for (const code of this.#subscribed) this.#cursors.set(code, cursor)
     if (fresh.length === 0) return
-    this.invalidations.emit({ entityCode, changes: fresh })
+    this._invalidations._emit({ entityCode, changes: fresh })
     for (const watcher of [...this.#watchers]) {
       if (watcher.entityCode !== entityCode) continue
       const own = watcher.ids ? fresh.filter(change => watcher.ids!.has(change.entityId)) : fresh
-      if (own.length > 0) call(() => watcher.handlers.invalidate?.({ entityCode, changes: own }), this.environment.report)
+      if (own.length > 0) call(() => watcher.handlers.invalidate?.({ entityCode, changes: own }), this._environment.report)
     }
   }
 
@@ -261,9 +262,9 @@ export class Sync extends Connection {
     else this.#cursors.delete(entityCode)
     // Told before the subscription is answered, it need not be told again with the answer.
     for (const code of entityCode === undefined ? [...this.#known] : [entityCode]) if (!this.#subscribed.has(code)) this.#known.delete(code)
-    this.resyncs.emit(resync)
+    this._resyncs._emit(resync)
     for (const { entityCode: code, handlers } of [...this.#watchers]) {
-      if (entityCode === undefined || entityCode === code) call(() => handlers.resync?.(resync), this.environment.report)
+      if (entityCode === undefined || entityCode === code) call(() => handlers.resync?.(resync), this._environment.report)
     }
   }
 
@@ -274,11 +275,11 @@ export class Sync extends Connection {
     if (entityCode !== undefined && code === "InvalidCursor") {
       // Without the cursor the subscription holds; what was missed is not known, which is told when it does.
       this.#cursors.delete(entityCode)
-      this.#interest.forget(entityCode)
+      this.#interest._forget(entityCode)
       this.#schedule()
     } else if (entityCode !== undefined && code === "Forbidden") this.#denied({ entityCode, code })
     else this.#onError(error)
-    if (entityCode !== undefined && code !== "InvalidCursor") this.#waiters.reject(error, entityCode)
+    if (entityCode !== undefined && code !== "InvalidCursor") this.#waiters._reject(error, entityCode)
     this.#settled(requestId)
   }
 }

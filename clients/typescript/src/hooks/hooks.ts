@@ -111,11 +111,11 @@ export class Hooks {
 
   /** Creates a hook. Its secret is not shown again. */
   create(hook: HookSettings & { pattern: string }, { signal }: Call = {}): Promise<Hook & { secret: string }> {
-    return this.#http.json("POST", ["hooks"], { body: hook, signal })
+    return this.#http._json("POST", ["hooks"], { body: hook, signal })
   }
 
   get(id: string, { signal }: Call = {}): Promise<Hook> {
-    return this.#http.json("GET", ["hooks", id], { signal })
+    return this.#http._json("GET", ["hooks", id], { signal })
   }
 
   /** All hooks, the newest first. Pages are fetched as they are needed. */
@@ -125,36 +125,36 @@ export class Hooks {
 
   /** Changes settings; `null` restores a default. The pattern cannot be changed. */
   update(id: string, settings: HookSettings, { signal }: Call = {}): Promise<Hook> {
-    return this.#http.json("PATCH", ["hooks", id], { body: settings, signal })
+    return this.#http._json("PATCH", ["hooks", id], { body: settings, signal })
   }
 
   /** Removes a hook with everything that belongs to it. */
   delete(id: string, { signal }: Call = {}): Promise<void> {
-    return this.#http.json("DELETE", ["hooks", id], { signal })
+    return this.#http._json("DELETE", ["hooks", id], { signal })
   }
 
   pause(id: string, { signal }: Call = {}): Promise<void> {
-    return this.#http.json("POST", ["hooks", id, "pause"], { signal })
+    return this.#http._json("POST", ["hooks", id, "pause"], { signal })
   }
 
   /** Goes on; with `replay` also with what arrived meanwhile. */
   resume(id: string, { replay = false, signal }: Call & { replay?: boolean } = {}): Promise<{ events: number }> {
-    return this.#http.json("POST", ["hooks", id, "resume"], { body: { replay }, signal })
+    return this.#http._json("POST", ["hooks", id, "resume"], { body: { replay }, signal })
   }
 
   /** Sends a test event to one hook, whatever its pattern. */
   test(id: string, { signal }: Call = {}): Promise<{ deliveryId: string }> {
-    return this.#http.json("POST", ["hooks", id, "test"], { signal })
+    return this.#http._json("POST", ["hooks", id, "test"], { signal })
   }
 
   /** Makes a new secret; both sign until the overlap is over. */
   rotateSecret(id: string, { overlapSeconds, signal }: Call & { overlapSeconds?: number } = {}): Promise<{ secret: string }> {
-    return this.#http.json("POST", ["hooks", id, "rotate-secret"], { body: { overlapSeconds }, signal })
+    return this.#http._json("POST", ["hooks", id, "rotate-secret"], { body: { overlapSeconds }, signal })
   }
 
   /** Delivers events of the past: from a time in ISO 8601, or from the position of a delivery. */
   replay(id: string, { from, to, signal }: Call & { from: string; to?: string }): Promise<{ events: number }> {
-    return this.#http.json("POST", ["hooks", id, "replay"], { body: { from, to }, signal })
+    return this.#http._json("POST", ["hooks", id, "replay"], { body: { from, to }, signal })
   }
 
   /** Deliveries, the oldest first. */
@@ -163,7 +163,7 @@ export class Hooks {
   }
 
   async attempts(id: string, delivery: string, { signal }: Call = {}): Promise<Attempt[]> {
-    return (await this.#http.json<{ attempts: Attempt[] }>("GET", ["hooks", id, "deliveries", delivery, "attempts"], { signal })).attempts
+    return (await this.#http._json<{ attempts: Attempt[] }>("GET", ["hooks", id, "deliveries", delivery, "attempts"], { signal })).attempts
   }
 
   /** Dead letters, the newest first. */
@@ -173,30 +173,30 @@ export class Hooks {
 
   /** Delivers a dead letter again, as a new delivery. */
   retryDeadLetter(id: string, deadLetter: string, { signal }: Call = {}): Promise<{ deliveryId: string }> {
-    return this.#http.json("POST", ["hooks", id, "dead-letters", deadLetter, "retry"], { signal })
+    return this.#http._json("POST", ["hooks", id, "dead-letters", deadLetter, "retry"], { signal })
   }
 
   /** Delivers all dead letters again, or those of a time or with a part of an error. */
   retryDeadLetters(id: string, { from, to, error, signal }: Call & { from?: string; to?: string; error?: string } = {}): Promise<{ retried: number }> {
-    return this.#http.json("POST", ["hooks", id, "dead-letters", "retry"], { body: { from, to, error }, signal })
+    return this.#http._json("POST", ["hooks", id, "dead-letters", "retry"], { body: { from, to, error }, signal })
   }
 
   /** Hooks that an event of this type would reach. */
   async match(type: string, { signal }: Call = {}): Promise<Hook[]> {
-    return (await this.#http.json<{ hooks: Hook[] }>("GET", ["hooks", "match"], { query: { type }, signal })).hooks
+    return (await this.#http._json<{ hooks: Hook[] }>("GET", ["hooks", "match"], { query: { type }, signal })).hooks
   }
 
   /** Sends up to 1,000 events, all or none. They are on the server's disk when this resolves. */
   send(events: NewHookEvent | NewHookEvent[], { batchId, signal }: Call & { batchId?: string } = {}): Promise<{ ok: true; received: number; deduplicated?: boolean }> {
     const now = new Date(this.#environment.clock.now()).toISOString()
     const list = (Array.isArray(events) ? events : [events]).map(event => ({ ts: now, ...event }))
-    return this.#http.json("POST", ["events"], { body: { batchId, events: list }, signal })
+    return this.#http._json("POST", ["events"], { body: { batchId, events: list }, signal })
   }
 
   async *#pages<T>(name: string, segments: string[], query: Record<string, string | number | undefined>, signal?: AbortSignal): AsyncGenerator<T> {
     let cursor: string | undefined
     do {
-      const page: Record<string, unknown> = await this.#http.json("GET", segments, { query: { ...query, cursor }, signal })
+      const page: Record<string, unknown> = await this.#http._json("GET", segments, { query: { ...query, cursor }, signal })
       yield* page[name] as T[]
       cursor = page.nextCursor as string | undefined
     } while (cursor !== undefined)

@@ -63,7 +63,7 @@ export async function verify<Payload = unknown>(
   }
   const keys = await Promise.all((typeof secret === "string" ? [secret] : secret).map(importKey))
   const body = await bodyOf(request, maxBytes)
-  const signed = concat(encoder.encode(`${id}.${timestamp}.`), body)
+  const signed = await concat(encoder.encode(`${id}.${timestamp}.`), body)
   const given = signatures.split(" ").filter(each => each.startsWith("v1,")).slice(0, 16)
   let verified = false
   for (const key of keys) {
@@ -95,29 +95,11 @@ function headersOf(request: HookRequest): (name: string) => string | undefined {
 }
 
 async function bodyOf(request: HookRequest, maxBytes: number): Promise<Uint8Array<ArrayBuffer>> {
-  if (request instanceof Request) return collect(request.body ? chunksOf(request.body) : [], maxBytes)
-  if (Symbol.asyncIterator in request) return collect(request, maxBytes)
-  return collect([request.body], maxBytes)
-}
-
-async function* chunksOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
-  const reader = stream.getReader()
-  try {
-    for (;;) {
-      const { done, value } = await reader.read()
-      if (done) return
-      yield value
-    }
-  } finally {
-    void reader.cancel().catch(() => {})
-  }
-}
-
-async function collect(chunks: AsyncIterable<Uint8Array | string> | (Uint8Array | string)[], maxBytes: number): Promise<Uint8Array<ArrayBuffer>> {
-  const parts: Uint8Array[] = []
+  const chunks = Symbol.asyncIterator in request ? request : request instanceof Request ? (request.body ?? []) : [request.body]
+  const parts: Uint8Array<ArrayBuffer>[] = []
   let size = 0
   for await (const chunk of chunks) {
-    const bytes = typeof chunk === "string" ? encoder.encode(chunk) : chunk
+    const bytes = typeof chunk === "string" ? encoder.encode(chunk) : (chunk as Uint8Array<ArrayBuffer>)
     size += bytes.length
     if (size > maxBytes) throw new VerificationError("BODY", `the body has more than ${maxBytes} bytes`)
     parts.push(bytes)
@@ -125,14 +107,8 @@ async function collect(chunks: AsyncIterable<Uint8Array | string> | (Uint8Array 
   return concat(...parts)
 }
 
-function concat(...parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const all = new Uint8Array(parts.reduce((size, part) => size + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    all.set(part, at)
-    at += part.length
-  }
-  return all
+async function concat(...parts: Uint8Array<ArrayBuffer>[]): Promise<Uint8Array<ArrayBuffer>> {
+  return new Uint8Array(await new Blob(parts).arrayBuffer())
 }
 
 function decodeBase64(text: string): Uint8Array<ArrayBuffer> | undefined {
@@ -144,21 +120,16 @@ function decodeBase64(text: string): Uint8Array<ArrayBuffer> | undefined {
 }
 
 function eventOf<Payload>(header: (name: string) => string | undefined, text: string): HookEvent<Payload> {
-  let body: Record<string, unknown>
+  let body: Record<string, unknown> | null
   try {
     body = JSON.parse(text) as Record<string, unknown>
   } catch {
     throw new VerificationError("BODY", "the body is not JSON")
   }
-  const event = (id: unknown, type: unknown, ts: unknown, payload: unknown): HookEvent<Payload> => ({
-    ...(typeof id === "string" && { id }),
-    ...(typeof type === "string" && { type }),
-    ...(typeof ts === "string" && { ts }),
-    payload: payload as Payload,
-  })
+  const event = (id: unknown, type: unknown, ts: unknown, payload: unknown) =>
+    ({ ...(typeof id === "string" && { id }), ...(typeof type === "string" && { type }), ...(typeof ts === "string" && { ts }), payload }) as HookEvent<Payload>
   if (header("ce-id")) return event(header("ce-id"), header("ce-type"), header("ce-time"), body)
-  const cloud = /^application\/cloudevents\+json/i.test(header("content-type") ?? "")
-  if (cloud) return event(body.id, body.type, body.time, body.data)
-  const envelope = typeof body === "object" && body !== null && "payload" in body && "type" in body && "id" in body
-  return envelope ? event(body.id, body.type, body.ts, body.payload) : event(undefined, undefined, undefined, body)
+  const { id, type, ts, time, data, payload } = body ?? {}
+  if (/^application\/cloudevents\+json/i.test(header("content-type") ?? "")) return event(id, type, time, data)
+  return id !== undefined && type !== undefined && payload !== undefined ? event(id, type, ts, payload) : event(null, null, null, body)
 }

@@ -56,9 +56,9 @@ export class Feed extends Follower {
     this.#retry = new Retry(environment.random)
   }
 
-  protected async once(): Promise<Step> {
+  protected async _once(): Promise<Step> {
     const end = await this.#read()
-    const step = this.#retry.after(end, this.#options.token.renewable)
+    const step = this.#retry._after(end, this.#options.token._renewable)
     this.#refresh = step.why.tokenRefused ?? false
     return step
   }
@@ -73,18 +73,18 @@ export class Feed extends Follower {
       const token = await this.#token()
       const { url, wire } = this.#options
       // Closed before anything was sent, as a page does that shows a room and leaves it at once.
-      if (this.closing.signal.aborted) return { kind: "stop", reason: "closed" }
-      const opened = openStream(wire, { url, token, cursor, signal: opening.signal }, this.environment)
+      if (this._closing.signal.aborted) return { kind: "stop", reason: "closed" }
+      const opened = openStream(wire, { url, token, cursor, signal: opening.signal }, this._environment)
       // One that opens after it was given up is closed.
       opened.then(late => opening.signal.aborted && late.close(), () => {})
       stream = await this.#inTime(opened, true)
-      this.set({ status: "connected" })
-      began = this.environment.clock.now()
+      this._set({ status: "connected" })
+      began = this._environment.clock.now()
       if (cursor !== undefined) this.#remember(cursor)
       // Otherwise events written before the first one arrives would be missed if the stream broke.
       else if (stream.start !== undefined) await this.#store(stream.start)
       for (;;) {
-        const item = await this.#inTime(stream.next(), stream.heartbeats)
+        const item = await this.#inTime(stream.next(), stream._heartbeats)
         const end = await this.#take(item)
         if (end) return end
       }
@@ -96,13 +96,13 @@ export class Feed extends Follower {
     } finally {
       opening.abort()
       stream?.close()
-      if (began !== undefined) this.#retry.streamed(this.environment.clock.now() - began)
+      if (began !== undefined) this.#retry._streamed(this._environment.clock.now() - began)
     }
   }
 
   async #token(): Promise<string | null> {
     try {
-      return await this.#options.token.get(this.#refresh ? "refused" : "connect")
+      return await this.#options.token._get(this.#refresh ? "refused" : "connect")
     } catch (error) {
       if (error instanceof UnauthorizedError) throw new StreamEnd({ kind: "stop", reason: "no-token", error })
       throw new StreamEnd(failure("no-token", error))
@@ -111,7 +111,7 @@ export class Feed extends Follower {
 
   async #take(item: Item): Promise<End | undefined> {
     if (item.kind === "info") return this.#inform(item.info)
-    if (item.kind === "retry") this.#retry.asked(item.ms)
+    if (item.kind === "retry") this.#retry._asked(item.ms)
     else if (item.kind === "position") await this.#store(item.cursor)
     else if (item.kind === "event") await this.#handle(item.event)
     return undefined
@@ -133,7 +133,7 @@ export class Feed extends Follower {
 
   async #inform(info: RoomInfo): Promise<End | undefined> {
     const { reason, detail, cursor } = info
-    call(() => this.#options.handlers.info?.(info), this.environment.report)
+    call(() => this.#options.handlers.info?.(info), this._environment.report)
     const refusal = (code: string) => new TidingsError(String(detail.message ?? reason), { code, details: detail })
     switch (reason) {
       case "caught-up":
@@ -156,7 +156,7 @@ export class Feed extends Follower {
 
   /** Tells once that events are gone, and drops the cursor. */
   async #skip(gap: Missed): Promise<void> {
-    if (!this.#missedTold) call(() => this.#options.handlers.missed?.(gap), this.environment.report)
+    if (!this.#missedTold) call(() => this.#options.handlers.missed?.(gap), this._environment.report)
     this.#missedTold = true
     this.#recent.clear()
     await this.#store(undefined)
@@ -189,14 +189,14 @@ export class Feed extends Follower {
     let end = () => {}
     const inTime = new Promise<T>((resolve, reject) => {
       const lost = (why: string) => reject(new StreamEnd(failure("silent", new ConnectionClosedError(why))))
-      const watch = watchSilence(this.environment.clock, heartbeats ? SILENCE_MS : Infinity, lost)
-      this.woken = () => watch.woken(FRESH_MS)
-      const forget = onAbort(this.closing.signal, () => reject(new StreamEnd({ kind: "stop", reason: "closed" })))
+      const watch = watchSilence(this._environment.clock, heartbeats ? SILENCE_MS : Infinity, lost)
+      this._woken = () => watch._woken(FRESH_MS)
+      const forget = onAbort(this._closing.signal, () => reject(new StreamEnd({ kind: "stop", reason: "closed" })))
       coming.then(resolve, reject)
       end = () => {
-        watch.end()
+        watch._end()
         forget()
-        this.woken = () => {}
+        this._woken = () => {}
       }
     })
     return inTime.finally(() => end())

@@ -49,21 +49,21 @@ export class Retry {
   }
 
   /** The server asks for a shortest wait, by `retry:`. */
-  asked(ms: number): void {
+  _asked(ms: number): void {
     this.#askedMs = Math.min(ms, RETRY_AFTER_MAX_MS)
   }
 
   /** A stream lasted for a time. */
-  streamed(ms: number): void {
+  _streamed(ms: number): void {
     if (ms < SETTLED_MS) return
     this.#failures = 0
     this.#refreshed = false
   }
 
-  after(end: End, renewable: boolean): Step {
+  _after(end: End, renewable: boolean): Step {
     switch (end.kind) {
       case "stop":
-        return { why: { reason: end.reason, reconnect: false, error: end.error }, ms: 0, floorMs: 0 }
+        return { why: { reason: end.reason, reconnect: false, error: end.error }, ms: 0, _floorMs: 0 }
       case "again":
         return this.#step(end.failure ? this.#failureWait() : this.#pause(), end.reason, end)
       case "gone":
@@ -71,7 +71,7 @@ export class Retry {
         return this.#step(end.hadCursor ? this.#pause() : this.#failureWait(), "skipped", end)
       case "unauthorized": {
         const { error } = end
-        if (this.#refreshed || !renewable) return this.after({ kind: "stop", reason: "unauthorized", error }, false)
+        if (this.#refreshed || !renewable) return this._after({ kind: "stop", reason: "unauthorized", error }, false)
         this.#refreshed = true
         return this.#step(this.#pause(), "token-refused", { error })
       }
@@ -81,7 +81,7 @@ export class Retry {
   #step(ms: number, reason: string, { retryAfterMs = 0, error }: { retryAfterMs?: number | undefined; error?: unknown }): Step {
     const floorMs = Math.max(PAUSE_MS[0], this.#askedMs, Math.min(retryAfterMs, RETRY_AFTER_MAX_MS))
     const why = { reason, reconnect: true, tokenRefused: reason === "token-refused", code: (error as Partial<HttpError> | undefined)?.status, error }
-    return { why, ms: Math.max(ms, floorMs), floorMs }
+    return { why, ms: Math.max(ms, floorMs), _floorMs: floorMs }
   }
 
   #pause(): number {

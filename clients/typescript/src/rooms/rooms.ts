@@ -88,14 +88,14 @@ export class Room {
     const { http, token, environment, device } = this.#parts
     const query = { types: types?.join(","), deviceId: device, onStale, caughtUp: caughtUp ? 1 : undefined }
     const feed = new Feed({
-      url: http.url(["rooms", this.id, "events"], query),
+      url: http._url(["rooms", this.id, "events"], query),
       wire,
       cursors,
       token,
       environment,
       handlers: typeof handlers === "function" ? { event: handlers } : handlers,
     })
-    return feed.start(signal, this.#parts.signal)
+    return feed._start(signal, this.#parts.signal)
   }
 
   /**
@@ -132,36 +132,36 @@ export class Room {
 
   /** Writes events, all or none, and once even if the request has to be repeated. */
   write(events: NewEvent | NewEvent[], options?: { signal?: AbortSignal; timeoutMs?: number }): Promise<Written[]> {
-    return this.#writer.write(events, options)
+    return this.#writer._write(events, options)
   }
 
   /** Tells the others that the user is typing. Live only: not stored, not repeated. */
   async typing(payload: object = {}): Promise<void> {
-    await this.#writer.write({ type: "typingEvent", payload })
+    await this.#writer._write({ type: "typingEvent", payload })
   }
 
   /** Marks what the user has seen. Sent after a second, the latest only. */
   markSeen(cursor: string, { force = false } = {}): void {
-    this.#seen.mark(cursor, force)
+    this.#seen._mark(cursor, force)
   }
 
   /** Sends what was marked now. */
   flushSeen(): Promise<void> {
-    return this.#seen.flush()
+    return this.#seen._flush()
   }
 
   /** Read positions of the user in this room. */
   seen({ signal }: { signal?: AbortSignal } = {}): Promise<Seen> {
-    return this.#parts.http.json("GET", ["rooms", this.id, "seen"], { query: { deviceId: this.#parts.device }, signal })
+    return this.#parts.http._json("GET", ["rooms", this.id, "seen"], { query: { deviceId: this.#parts.device }, signal })
   }
 
   /** Adds and removes members, for tokens with the scope `manage`. Creates the room. */
   changeMembers({ add = [], remove = [], signal }: { add?: string[]; remove?: string[]; signal?: AbortSignal }): Promise<{ members: string[] }> {
-    return this.#parts.http.json("POST", ["rooms", this.id, "members"], { body: { add, remove }, signal })
+    return this.#parts.http._json("POST", ["rooms", this.id, "members"], { body: { add, remove }, signal })
   }
 
   /** A page of the members. */
   members({ limit, cursor, signal }: { limit?: number; cursor?: string; signal?: AbortSignal } = {}): Promise<{ members: string[]; nextCursor?: string }> {
-    return this.#parts.http.json("GET", ["rooms", this.id, "members"], { query: { limit, cursor }, signal })
+    return this.#parts.http._json("GET", ["rooms", this.id, "members"], { query: { limit, cursor }, signal })
   }
 }

@@ -34,19 +34,19 @@ export class SeenMarker {
   }
 
   /** Takes a position, which replaces the one that waits. `force` moves it back. */
-  mark(cursor: string, force: boolean): void {
+  _mark(cursor: string, force: boolean): void {
     this.#latest = { cursor, force: force || (this.#latest?.force ?? false) }
-    this.#cancel ??= this.#environment.clock.after(DEBOUNCE_MS, () => void this.flush())
+    this.#cancel ??= this.#environment.clock.after(DEBOUNCE_MS, () => void this._flush())
     if (globalThis.document) {
       this.#unhide()
-      const hidden = () => void this.flush(true)
+      const hidden = () => void this._flush(true)
       addEventListener("pagehide", hidden)
       this.#unhide = () => removeEventListener("pagehide", hidden)
     }
   }
 
   /** Sends what waits now. Resolves when it is stored, or given up, which is reported. */
-  async flush(keepalive = false): Promise<void> {
+  async _flush(keepalive = false): Promise<void> {
     this.#cancel?.()
     this.#cancel = undefined
     this.#unhide()
@@ -63,7 +63,7 @@ export class SeenMarker {
     let left = ATTEMPTS_MAX
     try {
       // A later position makes this one worthless.
-      await retrying(this.#environment, () => this.#http.json("POST", this.#segments, { body, keepalive }), () => !this.#latest && --left > 0)
+      await retrying(this.#environment, () => this.#http._json("POST", this.#segments, { body, keepalive }), () => !this.#latest && --left > 0)
     } catch (error) {
       if (!this.#latest) this.#environment.report(error)
     }

@@ -26,7 +26,7 @@ export interface Stream {
   /** Position at which it begins, if the server says. */
   readonly start: string | undefined
   /** Whether the server's heartbeats can be seen. */
-  readonly heartbeats: boolean
+  readonly _heartbeats: boolean
   next(): Promise<Item>
   close(): void
 }
@@ -67,7 +67,7 @@ async function openSse({ url, token, cursor, signal }: Request, environment: Env
   let items: SseItem[] = []
   return {
     start: position(response.headers.get("last-event-id")),
-    heartbeats: true,
+    _heartbeats: true,
     async next() {
       const item = items.shift()
       if (item) return translate(item)
@@ -85,9 +85,9 @@ async function openSse({ url, token, cursor, signal }: Request, environment: Env
 
 /** Where a wire that pushes hands over what it gets. */
 interface Sink {
-  opened(yes: boolean): void
+  _opened(yes: boolean): void
   /** Takes a message; on server-sent events its type is beside it. */
-  take(name: string | undefined, data: string): void
+  _take(name: string | undefined, data: string): void
   end(how: End): void
 }
 
@@ -108,11 +108,11 @@ function openSocket(request: Request, environment: Environment): Promise<Stream>
       // A cursor that is refused here is told in the stream, where a page can see it. The server waits for a first message.
       socket.send(cursor === undefined ? PING : JSON.stringify({ type: "resume", cursor }))
       ping()
-      sink.opened(true)
+      sink._opened(true)
     }
     // Some platforms do not tell the end of a handshake that failed.
-    socket.onerror = () => sink.opened(false)
-    socket.onmessage = ({ data }) => sink.take(undefined, String(data))
+    socket.onerror = () => sink._opened(false)
+    socket.onmessage = ({ data }) => sink._take(undefined, String(data))
     socket.onclose = ({ code, reason }) => sink.end(closedWith(code, reason))
     return () => {
       cancelPing()
@@ -126,10 +126,10 @@ function openEventSource(request: Request, environment: Environment): Promise<St
   const url = withQuery(request.url, "cursor", request.cursor)
   return openPushed(request, url, true, environment, sink => {
     const source = new EventSource(withQuery(url, "token", request.token).href)
-    source.onopen = () => sink.opened(true)
+    source.onopen = () => sink._opened(true)
     // It would connect again by itself, without a wait, a new token, or a sign of what was missed.
     source.onerror = () => sink.end(again("ended"))
-    for (const type of [...EVENTS, "infoEvent"]) source.addEventListener(type, event => sink.take(type, (event as MessageEvent<string>).data))
+    for (const type of [...EVENTS, "infoEvent"]) source.addEventListener(type, event => sink._take(type, (event as MessageEvent<string>).data))
     return () => source.close()
   })
 }
@@ -157,7 +157,7 @@ async function openPushed(
         end(failure("malformed", error))
       }
     }
-    close = connect({ opened: resolve, take, end })
+    close = connect({ _opened: resolve, _take: take, end })
     onAbort(signal, () => resolve(false))
   })
   if (!opened) {
@@ -176,7 +176,7 @@ async function openPushed(
   }
   return {
     start: undefined,
-    heartbeats: !source,
+    _heartbeats: !source,
     async next() {
       const { value } = await inbox.next().catch((error: unknown) => {
         // Too many messages waited; they come again after a reconnect.

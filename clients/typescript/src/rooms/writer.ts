@@ -39,7 +39,7 @@ export class Writer {
   }
 
   /** Writes events atomically, in the order of the calls. */
-  write(events: NewEvent | NewEvent[], { signal, timeoutMs = WRITE_TIMEOUT_MS }: { signal?: AbortSignal; timeoutMs?: number } = {}): Promise<Written[]> {
+  _write(events: NewEvent | NewEvent[], { signal, timeoutMs = WRITE_TIMEOUT_MS }: { signal?: AbortSignal; timeoutMs?: number } = {}): Promise<Written[]> {
     const list = Array.isArray(events) ? events : [events]
     // The server does not number typing events: they are worth nothing when they are late.
     if (list.some(event => event.type === "typingEvent")) return this.#post(list, {}, signal)
@@ -74,7 +74,7 @@ export class Writer {
 
   async #post(events: NewEvent[], headers: Record<string, string>, signal: AbortSignal | undefined): Promise<Written[]> {
     const body = events.length === 1 ? events[0] : events
-    const written = await this.#http.json<Written | Written[]>("POST", this.#segments, { body, headers, signal })
+    const written = await this.#http._json<Written | Written[]>("POST", this.#segments, { body, headers, signal })
     return Array.isArray(written) ? written : [written]
   }
 }

@@ -10,48 +10,36 @@ import { watchSilence } from "../connection/silence.js"
 export function guardedFetch({ fetch, clock, wake }: Environment, silenceMs: number): typeof fetch {
   return async (input, init = {}) => {
     const controller = new AbortController()
-    const { signal } = init
-    const forget = onAbort(signal ?? undefined, () => controller.abort(signal!.reason))
+    const signal = init.signal ?? undefined
     const watch = watchSilence(clock, silenceMs, why => {
       end()
       controller.abort(new ConnectionClosedError(why))
     })
     // What has been silent for longer than a heartbeat may be dead when the device wakes up.
-    const unwake = wake(() => watch.woken(silenceMs / 2))
+    const unwake = wake(() => watch._woken(silenceMs / 2))
+    let forget = () => {}
     const end = () => {
-      watch.end()
+      watch._end()
       unwake()
       forget()
     }
+    forget = onAbort(signal, () => {
+      end()
+      controller.abort(signal!.reason)
+    })
     try {
       const response = await fetch(input, { ...init, signal: controller.signal })
-      if (!response.body) {
-        end()
-        return response
-      }
-      const reader = response.body.getReader()
-      const body = new ReadableStream<Uint8Array>({
-        async pull(sink) {
-          try {
-            const { done, value } = await reader.read()
-            watch.heard()
-            if (!done) return sink.enqueue(value)
-            end()
-            sink.close()
-          } catch (error) {
-            end()
-            sink.error(controller.signal.aborted ? controller.signal.reason : error)
-          }
+      const heard = new TransformStream<Uint8Array, Uint8Array>({
+        transform(chunk, sink) {
+          watch._heard()
+          sink.enqueue(chunk)
         },
-        cancel(reason) {
-          end()
-          return reader.cancel(reason)
-        },
+        flush: end,
       })
-      const guarded = new Response(body, { status: response.status, statusText: response.statusText, headers: response.headers })
+      if (!response.body) end()
+      const guarded = new Response(response.body?.pipeThrough(heard) ?? null, response)
       // A response that is made has no address, and readers look at it.
-      Object.defineProperty(guarded, "url", { value: response.url })
-      return guarded
+      return Object.defineProperty(guarded, "url", { value: response.url })
     } catch (error) {
       end()
       throw controller.signal.aborted ? controller.signal.reason : error

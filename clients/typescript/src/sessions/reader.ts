@@ -67,28 +67,28 @@ export class Reader extends Follower implements FollowingSession {
     this.offset = offset
   }
 
-  protected async once(): Promise<Step> {
-    const { clock } = this.environment
+  protected async _once(): Promise<Step> {
+    const { clock } = this._environment
     const began = clock.now()
     const why = await this.#read()
-    this.#backoff.lasted(clock.now() - began)
+    this.#backoff._lasted(clock.now() - began)
     this.#refused = why.tokenRefused ? this.#refused + 1 : 0
     // A second refusal in a row is final.
     const reconnect = why.reconnect && this.#refused < 2
-    return { why: { ...why, reconnect }, ms: this.#backoff.next(why.retryAfterMs), floorMs: why.retryAfterMs ?? 0 }
+    return { why: { ...why, reconnect }, ms: this.#backoff._next(why.retryAfterMs), _floorMs: why.retryAfterMs ?? 0 }
   }
 
   /** Reads until the response ends or fails. */
   async #read(): Promise<Ending> {
     const { http, token } = this.#parts
-    const { environment } = this
+    const { _environment: environment } = this
     const giveUp = new AbortController()
-    const forget = onAbort(this.closing.signal, () => giveUp.abort())
+    const forget = onAbort(this._closing.signal, () => giveUp.abort())
     try {
       const { stream } = await import("@durable-streams/client")
-      const bearer = await token.get(this.#refused ? "refused" : "connect")
+      const bearer = await token._get(this.#refused ? "refused" : "connect")
       const response = await stream<unknown>({
-        url: http.url(["stream", this.#session.id]).href,
+        url: http._url(["stream", this.#session.id]).href,
         offset: this.offset,
         live: this.#live,
         json: true,
@@ -99,7 +99,7 @@ export class Reader extends Follower implements FollowingSession {
         backoffOptions: { initialDelay: 0, maxDelay: 0, multiplier: 1, maxRetries: 0 },
         warnOnHttp: false,
       })
-      this.set({ status: "connected" })
+      this._set({ status: "connected" })
       let failed: { error: unknown } | undefined
       response.subscribeJson(async batch => {
         if (giveUp.signal.aborted) return
@@ -130,16 +130,16 @@ export class Reader extends Follower implements FollowingSession {
     const code = (error as { status?: number }).status
     if (code === 404) {
       try {
-        await this.#session.restore()
+        await this.#session._restore()
       } catch (cause) {
         const gone = cause instanceof TidingsError && !cause.retryable
         return { reason: gone ? "not-found" : "lost", reconnect: !gone, error: cause, code }
       }
       this.offset = "-1"
-      call(() => this.#handlers.expired?.(), this.environment.report)
+      call(() => this.#handlers.expired?.(), this._environment.report)
       return { reason: "expired", reconnect: true, error, code }
     }
-    if (code === 401) return { reason: "token-refused", reconnect: this.#parts.token.renewable, tokenRefused: true, error, code }
+    if (code === 401) return { reason: "token-refused", reconnect: this.#parts.token._renewable, tokenRefused: true, error, code }
     const final = code !== undefined && code >= 400 && code !== 409 && !isTransient(code)
     return { reason: final ? "refused" : "lost", reconnect: !final, error, code }
   }

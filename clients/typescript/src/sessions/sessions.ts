@@ -70,7 +70,7 @@ export class Sessions {
 
   /** Publishes to a stream and to all sessions that subscribe to it. */
   async publish(streamId: string, body: unknown, { headers = {}, signal }: { headers?: Record<string, string>; signal?: AbortSignal } = {}): Promise<Published> {
-    const answer = await this.#parts.http.send("POST", ["publish", streamId], { body, headers, signal })
+    const answer = await this.#parts.http._send("POST", ["publish", streamId], { body, headers, signal })
     const count = (name: string) => Number(answer.headers.get(`stream-fanout-${name}`) ?? 0)
     return {
       nextOffset: answer.headers.get("stream-next-offset") ?? "",
@@ -107,17 +107,17 @@ export class Session {
 
   async unsubscribe(streamId: string, { signal }: { signal?: AbortSignal } = {}): Promise<void> {
     this.#wanted.delete(streamId)
-    await this.#parts.http.json("DELETE", ["unsubscribe"], { body: { sessionId: this.id, streamId }, signal })
+    await this.#parts.http._json("DELETE", ["unsubscribe"], { body: { sessionId: this.id, streamId }, signal })
   }
 
   /** What the server knows of it. Does not keep it alive. */
   get({ signal }: { signal?: AbortSignal } = {}): Promise<SessionStatus> {
-    return this.#parts.http.json("GET", ["session", this.id], { signal })
+    return this.#parts.http._json("GET", ["session", this.id], { signal })
   }
 
   /** Keeps it alive for another while. */
   async touch({ signal }: { signal?: AbortSignal } = {}): Promise<{ sessionId: string; expiresAt: number }> {
-    const touched = await this.#parts.http.json<{ sessionId: string; expiresAt: number }>("POST", ["session", this.id, "touch"], { signal })
+    const touched = await this.#parts.http._json<{ sessionId: string; expiresAt: number }>("POST", ["session", this.id, "touch"], { signal })
     this.#expiresAt = touched.expiresAt
     return touched
   }
@@ -125,7 +125,7 @@ export class Session {
   /** Removes it, its stream and its subscriptions. */
   async delete({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
     this.#wanted.clear()
-    await this.#parts.http.json("DELETE", ["session", this.id], { signal })
+    await this.#parts.http._json("DELETE", ["session", this.id], { signal })
   }
 
   /**
@@ -145,7 +145,7 @@ export class Session {
         await this.touch()
       } catch (error) {
         if ((error as { status?: number }).status === 404) {
-          await this.restore().then(() => expired?.()).catch(report)
+          await this._restore().then(() => expired?.()).catch(report)
         }
         // Anything else may pass until the next time.
       }
@@ -161,17 +161,17 @@ export class Session {
   }
 
   /** Subscribes again to all that this client has subscribed it to. */
-  async restore(): Promise<void> {
+  async _restore(): Promise<void> {
     for (const [streamId, envelope] of this.#wanted) await this.#subscribe(streamId, envelope)
   }
 
   /** Reads the session: what was delivered after the offset, then what is delivered, without gaps and without duplicates. */
   follow(handlers: SessionHandlers, options: FollowOptions = {}): FollowingSession {
-    return new Reader(this, this.#parts, handlers, options).start(options.signal, this.#parts.signal)
+    return new Reader(this, this.#parts, handlers, options)._start(options.signal, this.#parts.signal)
   }
 
   async #subscribe(streamId: string, envelope: boolean | undefined, signal?: AbortSignal): Promise<Subscribed> {
-    const subscribed = await this.#parts.http.json<Subscribed>("POST", ["subscribe"], { body: { sessionId: this.id, streamId, envelope }, signal })
+    const subscribed = await this.#parts.http._json<Subscribed>("POST", ["subscribe"], { body: { sessionId: this.id, streamId, envelope }, signal })
     this.#expiresAt = subscribed.expiresAt
     return subscribed
   }

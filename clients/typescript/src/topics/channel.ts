@@ -14,10 +14,10 @@ const WAITING_MAX = 1_000
 export interface ChannelOptions extends ConnectionOptions {
   url: URL
   /** The server has said hello. What is sent now goes before everything that waits. */
-  onHello(hello: Hello): void
+  _onHello(hello: Hello): void
   /** A frame that answers no request. */
-  onFrame(frame: Frame): void
-  onLost(): void
+  _onFrame(frame: Frame): void
+  _onLost(): void
 }
 
 interface Waiter<T> {
@@ -28,11 +28,12 @@ interface Waiter<T> {
 /** Requests and replies over the connection: each request has one answer, or the connection is lost. */
 export class Channel extends Connection {
   /** What the server said on this connection; undefined while requests cannot be sent. */
-  hello: Hello | undefined
-  readonly heartbeat = '{"type":"__heartbeat"}'
+  _hello: Hello | undefined
+  readonly _heartbeat = '{"type":"__heartbeat"}'
   readonly #options: ChannelOptions
   readonly #asked = new Map<string, Waiter<unknown>>()
-  readonly #waiting = new Set<Waiter<void>>()
+  /** Who waits until requests can be sent. */
+  readonly _waiting = new Set<Waiter<void>>()
   #number = 0
   #farewell: Farewell | undefined
   #session: string | undefined
@@ -43,34 +44,34 @@ export class Channel extends Connection {
   }
 
   /** Resolves when requests can be sent. */
-  async whenOpen(patience: Patience): Promise<void> {
+  async _whenOpen(patience: Patience): Promise<void> {
     const { state } = this
-    if (this.hello) return
+    if (this._hello) return
     if (state.status === "closed") throw closedError(state.why)
-    if (this.#waiting.size >= WAITING_MAX) throw new ConnectionClosedError(`${WAITING_MAX} requests wait for the connection`)
-    this.start()
+    if (this._waiting.size >= WAITING_MAX) throw new ConnectionClosedError(`${WAITING_MAX} requests wait`)
+    this._start()
     let waiter: Waiter<void>
-    const opened = new Promise<void>((resolve, reject) => this.#waiting.add((waiter = { resolve, reject })))
-    return within(opened, this.environment.clock, patience).finally(() => this.#waiting.delete(waiter))
+    const opened = new Promise<void>((resolve, reject) => this._waiting.add((waiter = { resolve, reject })))
+    return within(opened, this._environment.clock, patience).finally(() => this._waiting.delete(waiter))
   }
 
   /**
    * Sends a request, resolves with the payload of its reply. If the signal aborts, the server is asked to cancel: it does,
    * or the request has taken effect and is answered as if nothing had happened.
    */
-  ask<T>(type: string, payload: unknown, { signal, bytes }: { signal?: AbortSignal | undefined; bytes?: Uint8Array | undefined } = {}): Promise<T> {
+  _ask<T>(type: string, payload: unknown, { signal, bytes }: { signal?: AbortSignal | undefined; bytes?: Uint8Array | undefined } = {}): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       signal?.throwIfAborted()
       const meta = { correlationId: String(++this.#number) }
       const frame = { type, meta, payload }
       const data = bytes ? encodeBinary(frame, bytes) : JSON.stringify(frame)
-      const limit = this.hello?.limits.frameBytes
+      const limit = this._hello?.limits.frameBytes
       // The server would close the connection.
       if (isLonger(data, limit)) {
-        throw refusal({ code: "RESOURCE_EXHAUSTED", message: `a frame has at most ${limit} bytes`, details: { limit } })
+        throw refusal({ code: "RESOURCE_EXHAUSTED", message: `a frame has more than ${limit} bytes`, details: { limit } })
       }
-      if (!this.hello || !this.send(data)) throw new ConnectionClosedError("not connected")
-      const forget = onAbort(signal, () => this.send(JSON.stringify({ type: "$ws:abort", meta })))
+      if (!this._hello || !this._send(data)) throw new ConnectionClosedError("not connected")
+      const forget = onAbort(signal, () => this._send(JSON.stringify({ type: "$ws:abort", meta })))
       this.#asked.set(meta.correlationId, {
         resolve(payload) {
           forget()
@@ -84,7 +85,7 @@ export class Channel extends Connection {
     })
   }
 
-  address(token: string | null): URL {
+  _address(token: string | null): URL {
     const url = socketAddress(this.#options.url)
     if (token !== null) url.searchParams.set("token", token)
     // The sender stays the same one, for `excludeSelf`.
@@ -92,11 +93,11 @@ export class Channel extends Connection {
     return url
   }
 
-  opened(): void {
+  _opened(): void {
     this.#farewell = undefined
   }
 
-  received(data: string | ArrayBuffer): void {
+  _received(data: string | ArrayBuffer): void {
     const frame = decode(data)
     const { type, meta, payload } = frame
     if (type === "$reply" || type === "RPC_ERROR") {
@@ -109,23 +110,18 @@ export class Channel extends Connection {
     else if (type === "$close") this.#farewell = payload as Farewell
     else if (type === "__heartbeat_ack") this.#scheduleRenewal(Number(meta?.ts))
     else if (type === "ERROR") this.#options.onError(refusal(payload as Refusal))
-    else this.#options.onFrame(frame)
+    else this.#options._onFrame(frame)
   }
 
-  lost(why: Ending): void {
-    this.hello = undefined
+  _lost(why: Ending): void {
+    this._hello = undefined
     const asked = [...this.#asked.values()]
     this.#asked.clear()
-    this.#options.onLost()
-    for (const waiter of asked) waiter.reject(new ConnectionClosedError(`the connection ended before the answer came: ${why.reason}`))
-    // What waits for a connection goes on waiting, unless there will be none.
-    queueMicrotask(() => {
-      const { state } = this
-      if (state.status === "closed") for (const waiter of this.#waiting) waiter.reject(closedError(state.why))
-    })
+    this.#options._onLost()
+    for (const waiter of asked) waiter.reject(new ConnectionClosedError(`lost before the answer: ${why.reason}`))
   }
 
-  judge(code: number, reason: string): Ending {
+  _judge(code: number, reason: string): Ending {
     const said = this.#farewell
     const tokenRefused = code === 4401
     return {
@@ -138,29 +134,29 @@ export class Channel extends Connection {
   }
 
   #greeted(hello: Hello): void {
-    this.hello = hello
+    this._hello = hello
     this.#session = hello.session
     this.heartbeatMs = hello.heartbeatMs
-    this.#options.onHello(hello)
-    for (const waiter of this.#waiting) waiter.resolve()
+    this.#options._onHello(hello)
+    for (const waiter of this._waiting) waiter.resolve()
     this.#askTime()
   }
 
   /** The answer to a heartbeat has the server's time, which `expiresAt` is in. */
   #askTime(): void {
-    if (this.hello?.expiresAt != null && this.#options.token.renewable) this.send(this.heartbeat)
+    if (this._hello?.expiresAt != null) this._send(this._heartbeat)
   }
 
   /** Gets another token when four fifths of the old one's time are over, or a minute before its end. */
   #scheduleRenewal(serverNow: number): void {
-    const { hello } = this
+    const { _hello: hello } = this
     if (hello?.expiresAt == null || !(serverNow > 0)) return
     const left = hello.expiresAt - serverNow
     const delay = Math.max(left * 0.8, left - 60_000)
     const renew = async (token: string | null) => {
-      hello.expiresAt = (await this.ask<Hello>("$auth", { token })).expiresAt
+      hello.expiresAt = (await this._ask<Hello>("$auth", { token })).expiresAt
       this.#askTime()
     }
-    this.after("renew", delay, () => void this.renew(left - delay, renew))
+    this._after("renew", delay, () => void this._renew(left - delay, renew))
   }
 }

@@ -43,7 +43,7 @@ export class UnsubscribedError extends TidingsError {
   readonly reason: string
 
   constructor(topic: string, reason: string) {
-    super(`the server ended the subscription to ${topic}: ${reason}`, { code: "UNSUBSCRIBED", details: { topic, reason } })
+    super(`${topic} is unsubscribed: ${reason}`, { code: "UNSUBSCRIBED", details: { topic, reason } })
     this.reason = reason
   }
 }

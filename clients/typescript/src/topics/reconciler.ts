@@ -40,9 +40,9 @@ interface Told {
 }
 
 export interface ReconcilerEvents {
-  refused(topic: string, error: unknown): void
-  restored(restored: Restored): void
-  report(error: unknown): void
+  _refused(topic: string, error: unknown): void
+  _restored(restored: Restored): void
+  _report(error: unknown): void
 }
 
 /** Makes the server have what is wanted: one `$set` after a reconnect, and as few requests as possible while connected. */
@@ -50,8 +50,6 @@ export class Reconciler {
   readonly #channel: Channel
   readonly #intents: Intents
   readonly #events: ReconcilerEvents
-  /** The connection on which a topic was confirmed last. */
-  readonly #known = new Map<string, Hello>()
   readonly #retry: Backoff
   #flushing: Promise<void> | undefined
 
@@ -59,23 +57,17 @@ export class Reconciler {
     this.#channel = channel
     this.#intents = intents
     this.#events = events
-    this.#retry = new Backoff(channel.environment.random, { firstMs: 1_000 })
+    this.#retry = new Backoff(channel._environment.random, { firstMs: 1_000 })
   }
 
   /** Everything at once: the first frames on a new connection. */
-  async restore(hello: Hello): Promise<void> {
+  async _restore(hello: Hello): Promise<void> {
     await Promise.all(this.#subscribeAll(hello, "$set"))
-    if (hello === this.#channel.hello) this.#channel.ready()
-  }
-
-  /** The connection is gone. */
-  lost(): void {
-    this.#intents.disconnected()
-    for (const topic of this.#known.keys()) if (!this.#intents.wanted.has(topic)) this.#known.delete(topic)
+    if (hello === this.#channel._hello) this.#channel._ready()
   }
 
   /** Tells the server what has changed, together with all else that changes now. Resolves when it has answered. */
-  schedule(): Promise<void> {
+  _schedule(): Promise<void> {
     this.#flushing ??= Promise.resolve().then(() => {
       this.#flushing = undefined
       return this.#flush()
@@ -84,16 +76,16 @@ export class Reconciler {
   }
 
   /** Adds and removes explicit subscriptions: all of them or, if the server refuses, none. */
-  async mutate(add: Iterable<string>, remove: Iterable<string>, { signal, ...options }: MutateOptions = {}): Promise<Counts> {
+  async _mutate(add: Iterable<string>, remove: Iterable<string>, { signal, ...options }: MutateOptions = {}): Promise<Counts> {
     const intents = this.#intents
-    const { confirmed, sent, wanted } = intents
+    const { _confirmed: confirmed, _sent: sent, _wanted: wanted } = intents
     const topics = [...new Set(add)]
-    const added = topics.filter(topic => !wanted.get(topic)?.explicit)
-    const removed = [...new Set(remove)].filter(topic => wanted.get(topic)?.explicit)
+    const added = topics.filter(topic => !wanted.get(topic)?._explicit)
+    const removed = [...new Set(remove)].filter(topic => wanted.get(topic)?._explicit)
     const mark = (topics: string[], explicit: boolean) => {
       for (const topic of topics) {
-        intents.want(topic).explicit = explicit
-        intents.release(topic)
+        intents._want(topic)._explicit = explicit
+        intents._release(topic)
       }
     }
     signal?.throwIfAborted()
@@ -101,12 +93,12 @@ export class Reconciler {
     mark(removed, false)
     try {
       // From the beginning, as a refusal may be told before the change is answered.
-      const settled = Promise.all(topics.map(topic => intents.settled(topic)))
+      const settled = Promise.all(topics.map(topic => intents._settled(topic)))
       settled.catch(() => {})
       // What has no options shares a request with all else that changes now.
       const plain = Object.keys(options).length === 0
-      if (!this.#channel.hello || (added.length + removed.length === 1 && !signal && plain)) {
-        const flushed = this.schedule()
+      if (!this.#channel._hello || (added.length + removed.length === 1 && !signal && plain)) {
+        const flushed = this._schedule()
         if (removed.length > 0) await flushed
       } else {
         const joining = added.filter(topic => !sent.has(topic))
@@ -114,40 +106,40 @@ export class Reconciler {
         await this.#ask(joining, leaving, { options: plain ? undefined : options, signal })
       }
       // An abort that comes when all is done is late.
-      if (topics.some(topic => !confirmed.has(topic))) await within(settled, this.#channel.environment.clock, { ...options, signal })
+      if (topics.some(topic => !confirmed.has(topic))) await within(settled, this.#channel._environment.clock, { ...options, signal })
     } catch (error) {
       mark(added, false)
       mark(removed, true)
-      for (const topic of added) intents.waiters.reject(error, topic)
-      void this.schedule()
+      for (const topic of added) intents._waiters._reject(error, topic)
+      void this._schedule()
       throw error
     }
     return { added: added.length, removed: removed.length, total: wanted.size }
   }
 
   async #flush(): Promise<void> {
-    const { hello, state } = this.#channel
-    const { surplus, waiters, wanted } = this.#intents
-    if (state.status === "closed") waiters.reject(closedError(state.why))
+    const { _hello: hello, state } = this.#channel
+    const { _surplus: surplus, _waiters: waiters, _wanted: wanted } = this.#intents
+    if (state.status === "closed") waiters._reject(closedError(state.why))
     else if (hello) {
       // Removals first, so that a swap at the limit is possible.
       const leaving = chunks(surplus, hello.limits.topicsPerRequest).map(topics => this.#leave(topics))
       await Promise.all([...leaving, ...this.#subscribeAll(hello)])
-    } else if (wanted.size > 0) this.#channel.start()
+    } else if (wanted.size > 0) this.#channel._start()
   }
 
   async #leave(topics: string[]): Promise<void> {
     try {
       await this.#ask([], topics)
     } catch (error) {
-      this.#events.report(error)
+      this.#events._report(error)
       this.#again(error)
     }
   }
 
   /** Subscribes to all that is missing; what has options of its own needs a request of its own. */
   #subscribeAll({ limits }: Hello, first?: "$set"): Promise<void>[] {
-    const { missing, wanted } = this.#intents
+    const { _missing: missing, _wanted: wanted } = this.#intents
     const special = missing.filter(topic => wanted.get(topic)!.presence ?? wanted.get(topic)!.ttlMs)
     const plain = chunks(missing.filter(topic => !special.includes(topic)), limits.topicsPerRequest)
     return [...plain.map((topics, index) => this.#subscribe(topics, index === 0 ? first : undefined)), ...special.map(topic => this.#subscribe([topic]))]
@@ -157,17 +149,16 @@ export class Reconciler {
   async #subscribe(topics: string[], type?: "$set"): Promise<void> {
     try {
       await this.#ask(topics, [], { type })
-      this.#retry.lasted(SETTLED_MS)
+      this.#retry._lasted(SETTLED_MS)
     } catch (error) {
       const { details, retryable } = error as Partial<TidingsError>
       if (retryable) return this.#again(error)
       const refused = topics.length === 1 ? topics[0] : topics.find(topic => topic === details?.topic)
       if (refused !== undefined) {
-        this.#known.delete(refused)
-        this.#intents.refuse(refused, error)
-        this.#events.refused(refused, error)
+        this.#intents._refuse(refused, error)
+        this.#events._refused(refused, error)
       }
-      const rest = topics.filter(topic => topic !== refused && this.#intents.wanted.has(topic))
+      const rest = topics.filter(topic => topic !== refused && this.#intents._wanted.has(topic))
       // The server names no topic: it is in one of the halves.
       const half = refused === undefined ? Math.ceil(rest.length / 2) : rest.length
       await Promise.all([this.#subscribe(rest.slice(0, half)), this.#subscribe(rest.slice(half))])
@@ -176,8 +167,8 @@ export class Reconciler {
 
   /** The server could not do it now. */
   #again(error: unknown): void {
-    const delay = this.#retry.next((error as Partial<TidingsError>).retryAfterMs)
-    this.#channel.after("subscribe", delay, () => void this.schedule())
+    const delay = this.#retry._next((error as Partial<TidingsError>).retryAfterMs)
+    this.#channel._after("subscribe", delay, () => void this._schedule())
   }
 
   /**
@@ -186,8 +177,8 @@ export class Reconciler {
    */
   async #ask(add: string[], remove: string[], { type, options, signal }: { type?: "$set" | undefined; options?: object | undefined; signal?: AbortSignal | undefined } = {}): Promise<void> {
     const channel = this.#channel
-    const { hello } = channel
-    const { sent, positions, wanted } = this.#intents
+    const { _hello: hello } = channel
+    const { _sent: sent, _heard: heard, _wanted: wanted } = this.#intents
     const adds = add.length > 0
     const topics = adds ? add : remove
     if (topics.length === 0) return
@@ -201,20 +192,20 @@ export class Reconciler {
     } else if (topics.length === 1 && !type) {
       const [topic] = topics as [string]
       const { presence, ttlMs } = wanted.get(topic) ?? {}
-      payload = { topic, ...(adds && { recover: positions.get(topic), presence, ttlMs }) }
+      payload = { topic, ...(adds && { recover: heard.get(topic)?.position, presence, ttlMs }) }
     } else {
       if (!type) verb += "Many"
-      const recover = add.flatMap(each => (positions.has(each) ? [[each, positions.get(each)]] : []))
+      const recover = add.map(each => [each, heard.get(each)?.position]).filter(([, position]) => position)
       payload = { topics, ...(recover.length > 0 && { recover: Object.fromEntries(recover) }) }
     }
     try {
-      const told = await channel.ask<Told>(verb, { ...payload, options }, { signal })
-      if (!hello || hello !== channel.hello) return
+      const told = await channel._ask<Told>(verb, { ...payload, options }, { signal })
+      if (!hello || hello !== channel._hello) return
       for (const each of add) this.#confirm(each, told.positions?.[each] ?? (add.length === 1 ? told : {}), hello)
-      for (const each of remove) if (!sent.has(each)) this.#intents.left(each)
+      for (const each of remove) if (!sent.has(each)) this.#intents._left(each)
     } catch (error) {
-      if (hello === channel.hello) {
-        for (const each of add) this.#intents.left(each)
+      if (hello === channel._hello) {
+        for (const each of add) this.#intents._left(each)
         for (const each of remove) sent.add(each)
       } else if (error instanceof ConnectionClosedError) return
       throw error
@@ -223,12 +214,12 @@ export class Reconciler {
 
   #confirm(topic: string, { epoch, offset, recovered = false }: Partial<Position> & { recovered?: boolean }, hello: Hello): void {
     // After a recovery the messages that were missed follow; the position moves with them.
-    if (!recovered && epoch !== undefined && offset !== undefined) this.#intents.positions.set(topic, { epoch, offset })
-    this.#intents.confirm(topic)
+    const position = !recovered && epoch !== undefined && offset !== undefined && { position: { epoch, offset } }
     // Left and wanted again on the same connection it is new.
-    const before = this.#known.get(topic)
-    this.#known.set(topic, hello)
-    if (before && before !== hello) this.#events.restored({ topic, recovered })
+    const before = this.#intents._heard.get(topic)?.hello
+    this.#intents._hear(topic, { hello, ...position })
+    this.#intents._confirm(topic)
+    if (before && before !== hello) this.#events._restored({ topic, recovered })
   }
 }
 

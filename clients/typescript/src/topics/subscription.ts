@@ -36,9 +36,9 @@ export interface Subscription {
 /** The side of a listener that messages come from. */
 export interface Listener extends Subscription {
   /** Calls a handler. An error that no handler takes is reported. */
-  tell<K extends keyof Handlers>(name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void
+  _tell<K extends keyof Handlers>(name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void
   /** Tells that nothing comes any more. */
-  end(why: { error?: unknown }): void
+  _end(why: { error?: unknown }): void
 }
 
 /** Makes a listener; `left` is called when it ends. */
@@ -68,16 +68,19 @@ export function listener(
   return {
     topic,
     ready,
-    tell(name, value) {
+    _tell(name, value: unknown) {
       if (name !== "message" || !definition) return pass(name, value)
       const message = value as Message
       if (message.type === definition.type) {
         checking = checking
           .then(() => definition.check(message.payload))
-          .then(payload => pass(name, { ...message, payload }), error => pass("error", error))
+          .then(
+            payload => pass(name, { ...message, payload }),
+            error => pass("error", error),
+          )
       }
     },
-    end,
+    _end: end,
     close: () => end({}),
   }
 }

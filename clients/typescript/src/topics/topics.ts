@@ -60,19 +60,19 @@ export class Topics implements ReadonlySet<string> {
       environment: own,
       backoff: options.backoff,
       onError: this.#report,
-      onHello: hello => void this.#reconciler.restore(hello),
-      onFrame: frame => this.#take(frame),
-      onLost: () => this.#reconciler.lost(),
+      _onHello: hello => void this.#reconciler._restore(hello),
+      _onFrame: frame => this.#take(frame),
+      _onLost: () => this.#intents._disconnected(),
     })
     this.#reconciler = new Reconciler(this.#channel, this.#intents, {
-      refused: (topic, error) => this.#end(topic, error),
-      restored: restored => {
-        this.#restored.emit(restored)
+      _refused: (topic, error) => this.#end(topic, error),
+      _restored: restored => {
+        this.#restored._emit(restored)
         this.#tell(restored.topic, "restored", restored)
       },
-      report: this.#report,
+      _report: this.#report,
     })
-    this.#channel.states.add(() => this.#endIfClosed())
+    this.#channel._states._add(() => this.#endIfClosed())
     onAbort(options.signal, () => this.close(options.signal!.reason))
   }
 
@@ -82,22 +82,22 @@ export class Topics implements ReadonlySet<string> {
 
   /** Calls back with each new state, until the returned function is called or the signal aborts. */
   onState(callback: (state: ConnectionState) => unknown, signal?: AbortSignal): () => void {
-    return this.#channel.states.add(callback, signal)
+    return this.#channel._states._add(callback, signal)
   }
 
   /** Calls back with each message of each topic, whoever subscribed. */
   onMessage(callback: (message: Message) => unknown, signal?: AbortSignal): () => void {
-    return this.#messages.add(callback, signal)
+    return this.#messages._add(callback, signal)
   }
 
   /** Calls back for each topic that a reconnect has restored. */
   onRestored(callback: (restored: Restored) => unknown, signal?: AbortSignal): () => void {
-    return this.#restored.add(callback, signal)
+    return this.#restored._add(callback, signal)
   }
 
   /** Connects, and resolves when requests can be sent. A first subscription or publish does so by itself. */
   connect(options: Patience = {}): Promise<void> {
-    return this.#channel.whenOpen(options)
+    return this.#channel._whenOpen(options)
   }
 
   /** Closes the connection for good. */
@@ -107,28 +107,28 @@ export class Topics implements ReadonlySet<string> {
 
   /** Subscribes to a topic or pattern. Calls in one tick share a request unless they have options. */
   async subscribe(topic: string, { ttlMs, presence, ...options }: MutateOptions & { ttlMs?: number; presence?: true | { info: unknown } } = {}): Promise<void> {
-    if (ttlMs !== undefined || presence !== undefined) {
-      Object.assign(this.#intents.want(topic), { ttlMs, presence })
+    if (ttlMs ?? presence) {
+      Object.assign(this.#intents._want(topic), { ttlMs, presence })
       // Asked for again, the server renews it.
-      this.#intents.left(topic)
-      void this.#reconciler.schedule()
+      this.#intents._left(topic)
+      void this.#reconciler._schedule()
     }
-    await this.#reconciler.mutate([topic], [], options)
+    await this.#reconciler._mutate([topic], [], options)
   }
 
   /** Ends a subscription; listeners of the topic keep theirs. */
   async unsubscribe(topic: string, options?: MutateOptions): Promise<void> {
-    await this.#reconciler.mutate([], [topic], options)
+    await this.#reconciler._mutate([], [topic], options)
   }
 
   /** Subscribes to all of them, or to none. */
   subscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
-    return this.#reconciler.mutate(topics, [], options)
+    return this.#reconciler._mutate(topics, [], options)
   }
 
   /** Ends all of these subscriptions, or none. */
   unsubscribeMany(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
-    return this.#reconciler.mutate([], topics, options)
+    return this.#reconciler._mutate([], topics, options)
   }
 
   /** Ends all subscriptions but those of listeners. */
@@ -139,7 +139,7 @@ export class Topics implements ReadonlySet<string> {
   /** Subscribes to exactly these topics, beside those of listeners. All or nothing. */
   set(topics: Iterable<string>, options?: MutateOptions): Promise<Counts> {
     const wanted = new Set(topics)
-    return this.#reconciler.mutate(wanted, this.#explicit.filter(topic => !wanted.has(topic)), options)
+    return this.#reconciler._mutate(wanted, this.#explicit.filter(topic => !wanted.has(topic)), options)
   }
 
   /** Changes the set of explicit subscriptions by a function. */
@@ -162,11 +162,11 @@ export class Topics implements ReadonlySet<string> {
     const definition = isDefinition(rest[0]) ? (rest.shift() as MessageDefinition) : undefined
     const [handlers, { signal, presence } = {}] = rest as [Handlers | ((message: Message) => unknown), ListenOptions?]
     const intents = this.#intents
-    const intent = intents.want(topic)
-    intent.listeners++
-    if (presence && !intents.sent.has(topic)) intent.presence = presence
+    const intent = intents._want(topic)
+    intent._listeners++
+    if (presence && !intents._sent.has(topic)) intent.presence = presence
     const own = typeof handlers === "function" ? { message: handlers } : handlers
-    const made = listener(topic, own, definition, intents.settled(topic), this.#report, () => {
+    const made = listener(topic, own, definition, intents._settled(topic), this.#report, () => {
       forget()
       this.#left(made)
     })
@@ -174,7 +174,7 @@ export class Topics implements ReadonlySet<string> {
     if (isPattern(topic)) this.#patterns.set(topic, matcher(topic))
     let forget = () => {}
     forget = onAbort(signal, made.close)
-    void this.#reconciler.schedule()
+    void this.#reconciler._schedule()
     this.#endIfClosed()
     return made
   }
@@ -196,11 +196,11 @@ export class Topics implements ReadonlySet<string> {
     try {
       const outgoing: Outgoing = isDefinition(message) ? { type: message.type, payload: await message.check(rest.shift()) } : message
       const { timeoutMs = WAIT_MS, signal, excludeSelf, partitionKey } = (rest[0] ?? {}) as PublishOptions
-      await this.#channel.whenOpen({ signal, timeoutMs })
-      if (this.#channel.blocked) throw refusal({ code: "RESOURCE_EXHAUSTED", message: "the socket takes no more", retryable: true })
+      await this.#channel._whenOpen({ signal, timeoutMs })
+      if (this.#channel._blocked) throw refusal({ code: "RESOURCE_EXHAUSTED", message: "the socket is full", retryable: true })
       const { payload, ...header } = outgoing
       const bytes = bytesOf(payload)
-      return await this.#channel.ask("$publish", { topic, message: bytes ? header : outgoing, excludeSelf, partitionKey }, { signal, bytes })
+      return await this.#channel._ask("$publish", { topic, message: bytes ? header : outgoing, excludeSelf, partitionKey }, { signal, bytes })
     } catch (error) {
       return failed(error)
     }
@@ -232,9 +232,9 @@ export class Topics implements ReadonlySet<string> {
 
   /** Resolves when all changes, or those of a topic, have been answered, whatever the answers are. */
   async settle(topic?: string, { timeoutMs, signal }: { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<void> {
-    await this.#reconciler.schedule()
+    await this.#reconciler._schedule()
     const awaited = this.wanted.filter(each => !topic || each === topic)
-    await Promise.allSettled(awaited.map(each => this.#intents.settled(each)))
+    await Promise.allSettled(awaited.map(each => this.#intents._settled(each)))
     await this.#ask("$settle", { topic, timeoutMs }, { signal })
   }
 
@@ -245,37 +245,36 @@ export class Topics implements ReadonlySet<string> {
 
   /** Where a subscription stands, without asking the server. */
   localStatus(topic: string): LocalStatus {
-    const { wanted, confirmed } = this.#intents
-    const settled = wanted.has(topic) === confirmed.has(topic)
-    if (wanted.has(topic)) return settled ? "settled" : "pending-subscribe"
-    return settled ? "absent" : "pending-unsubscribe"
+    const { _wanted: wanted, _confirmed: confirmed } = this.#intents
+    const has = confirmed.has(topic)
+    return wanted.has(topic) ? (has ? "settled" : "pending-subscribe") : has ? "pending-unsubscribe" : "absent"
   }
 
   /** What the client is or will be subscribed to, also while it is not connected. */
   get wanted(): string[] {
-    return [...this.#intents.wanted.keys()]
+    return [...this.#intents._wanted.keys()]
   }
 
   /** Last position heard of a topic with history. */
   position(topic: string): Position | undefined {
-    return this.#intents.positions.get(topic)
+    return this.#intents._heard.get(topic)?.position
   }
 
   get size(): number {
-    return this.#intents.confirmed.size
+    return this.#intents._confirmed.size
   }
   has(topic: string): boolean {
-    return this.#intents.confirmed.has(topic)
+    return this.#intents._confirmed.has(topic)
   }
   forEach(callback: (value: string, key: string, set: ReadonlySet<string>) => void, self?: unknown): void {
     for (const topic of this) callback.call(self, topic, topic, this)
   }
   /** A snapshot: changes while iterating do not show. */
   entries(): SetIterator<[string, string]> {
-    return new Set(this.#intents.confirmed).entries()
+    return new Set(this.#intents._confirmed).entries()
   }
   keys(): SetIterator<string> {
-    return new Set(this.#intents.confirmed).keys()
+    return new Set(this.#intents._confirmed).keys()
   }
   values(): SetIterator<string> {
     return this.keys()
@@ -286,12 +285,12 @@ export class Topics implements ReadonlySet<string> {
 
   /** Topics subscribed to by calls, as opposed to by listeners alone. */
   get #explicit(): string[] {
-    return this.wanted.filter(topic => this.#intents.wanted.get(topic)!.explicit)
+    return this.wanted.filter(topic => this.#intents._wanted.get(topic)!._explicit)
   }
 
   async #ask<T>(type: string, payload: unknown, { signal }: { signal?: AbortSignal | undefined } = {}): Promise<T> {
-    await this.#channel.whenOpen({ signal, timeoutMs: WAIT_MS })
-    return this.#channel.ask(type, payload, { signal })
+    await this.#channel._whenOpen({ signal, timeoutMs: WAIT_MS })
+    return this.#channel._ask(type, payload, { signal })
   }
 
   /** Tells whoever waits or listens that the client is closed for good. */
@@ -299,18 +298,19 @@ export class Topics implements ReadonlySet<string> {
     const { state } = this
     if (state.status !== "closed") return
     const error = closedError(state.why)
-    this.#intents.waiters.reject(error)
-    for (const there of this.#listeners.values()) for (const each of there) each.end(state.why.reason === "closed" ? {} : { error })
+    this.#intents._waiters._reject(error)
+    for (const waiter of this.#channel._waiting) waiter.reject(error)
+    for (const there of this.#listeners.values()) for (const each of there) each._end(state.why.reason === "closed" ? {} : { error })
   }
 
   #left(ended: Listener): void {
     const { topic } = ended
     const there = this.#listeners.get(topic)
     if (there?.delete(ended) && there.size === 0) this.#forget(topic)
-    const intent = this.#intents.wanted.get(topic)
-    if (intent && intent.listeners > 0) intent.listeners--
-    this.#intents.release(topic)
-    void this.#reconciler.schedule()
+    const intent = this.#intents._wanted.get(topic)
+    if (intent && intent._listeners > 0) intent._listeners--
+    this.#intents._release(topic)
+    void this.#reconciler._schedule()
   }
 
   #take(frame: Frame): void {
@@ -324,16 +324,15 @@ export class Topics implements ReadonlySet<string> {
 
   /** Moves the position of a topic with history; returns whether the message was heard before. */
   #heard(topic: string, { epoch, offset }: Record<string, unknown>): boolean {
-    const { positions, wanted } = this.#intents
-    if (typeof epoch !== "string" || typeof offset !== "number" || !wanted.has(topic)) return false
-    const before = positions.get(topic)
+    if (typeof epoch !== "string" || typeof offset !== "number" || !this.#intents._wanted.has(topic)) return false
+    const before = this.position(topic)
     if (before?.epoch === epoch && offset <= before.offset) return true
-    positions.set(topic, { epoch, offset })
+    this.#intents._hear(topic, { position: { epoch, offset } })
     return false
   }
 
   #deliver(message: Message): void {
-    this.#messages.emit(message)
+    this.#messages._emit(message)
     const { topic } = message
     // The server may write topics in lower case.
     const named = this.#listeners.has(topic) || this.#patterns.size === this.#listeners.size ? topic : [...this.#listeners.keys()].find(each => each.toLowerCase() === topic)
@@ -343,16 +342,18 @@ export class Topics implements ReadonlySet<string> {
 
   /** Tells the listeners of a topic. */
   #tell<K extends keyof Handlers>(topic: string, name: K, value: Parameters<NonNullable<Handlers[K]>>[0]): void {
-    for (const each of [...(this.#listeners.get(topic) ?? [])]) each.tell(name, value)
+    for (const each of [...(this.#listeners.get(topic) ?? [])]) each._tell(name, value)
   }
 
   #removed(topic: string, reason: string): void {
-    this.#intents.left(topic)
+    this.#intents._left(topic)
+    if (reason !== "adapter") {
+      const error = new UnsubscribedError(topic, reason)
+      this.#intents._refuse(topic, error)
+      this.#end(topic, error)
+    }
     // The message bus took it back; it may take it again.
-    if (reason === "adapter" && this.#intents.wanted.has(topic)) return void this.#reconciler.schedule()
-    const error = new UnsubscribedError(topic, reason)
-    this.#intents.refuse(topic, error)
-    this.#end(topic, error)
+    void this.#reconciler._schedule()
   }
 
   /** The server does not have the subscription, and will not. */
@@ -360,8 +361,8 @@ export class Topics implements ReadonlySet<string> {
     const there = this.#listeners.get(topic) ?? []
     this.#forget(topic)
     for (const each of there) {
-      each.tell("error", error)
-      each.end({ error })
+      each._tell("error", error)
+      each._end({ error })
     }
   }
 
@@ -372,11 +373,11 @@ export class Topics implements ReadonlySet<string> {
 }
 
 function isDefinition(value: unknown): value is MessageDefinition {
-  return typeof (value as MessageDefinition | undefined)?.check === "function"
+  return Boolean((value as Partial<MessageDefinition> | undefined)?.check)
 }
 
 function toMessage({ type, meta = {}, payload, binary = false }: Frame): Message {
-  return { type, topic: String(meta.topic), payload, meta, binary }
+  return { type, topic: meta.topic as string, payload, meta, binary }
 }
 
 /** The outcome of a publish that the server has not answered. */
@@ -384,7 +385,7 @@ function failed(cause: unknown): PublishResult {
   const { code, details = {}, retryable = false } = cause as Partial<TidingsError>
   const result = (error: PublishErrorCode, retryable = false): PublishResult => ({ ok: false, error, retryable, details, cause })
   // What cannot be written as JSON.
-  if (code === "VALIDATION" || cause instanceof TypeError || cause instanceof RangeError) return result("VALIDATION")
+  if (code === "VALIDATION" || cause instanceof TypeError) return result("VALIDATION")
   if (code === "RESOURCE_EXHAUSTED") return "limit" in details ? result("PAYLOAD_TOO_LARGE") : result("BACKPRESSURE", true)
   // The rest are aborts.
   return cause instanceof TidingsError ? result("CONNECTION_CLOSED", retryable) : result("STATE")

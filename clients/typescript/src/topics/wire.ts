@@ -48,14 +48,14 @@ export function decode(data: string | ArrayBuffer): Frame {
   // A length that is wrong throws a RangeError.
   const headerEnd = binary ? 2 + new DataView(data).getUint16(0) : 0
   const frame = JSON.parse(binary ? decoder.decode(new Uint8Array(data, 2, headerEnd - 2)) : data) as Frame | null
-  if (typeof frame?.type !== "string") throw new TypeError("a frame without a type")
+  if (typeof frame?.type !== "string") throw new TypeError("a frame has no type")
   return { ...frame, ...(binary && { payload: new Uint8Array(data, headerEnd) }), binary }
 }
 
 /** A binary frame: the header's length in two bytes, the header, the bytes. */
 export function encodeBinary(header: Frame, bytes: Uint8Array): Uint8Array {
   const text = encoder.encode(JSON.stringify(header))
-  if (text.length > 0xffff) throw new RangeError("the header of a binary frame has at most 65,535 bytes")
+  if (text.length > 0xffff) throw new TypeError("a header of more than 65,535 bytes")
   const frame = new Uint8Array(2 + text.length + bytes.length)
   new DataView(frame.buffer).setUint16(0, text.length)
   frame.set(text, 2)
