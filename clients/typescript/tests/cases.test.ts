@@ -1,10 +1,13 @@
-/** The cases that all clients run: how a stream of a room ends, and what follows. */
+/** The cases that all clients run: how a stream or a connection ends, and what follows; what patterns match. */
 import assert from "node:assert/strict"
-import { readFileSync } from "node:fs"
 import { test } from "node:test"
+import { Entities } from "../src/entities/index.js"
 import { inMemory, type Wire } from "../src/rooms/index.js"
-import { turn } from "./fakes.js"
+import { Topics, type TokenProvider } from "../src/topics/index.js"
+import { matcher } from "../src/topics/pattern.js"
+import { FakeNetwork, hello, turn } from "./fakes.js"
 import { Script } from "./room-script.js"
+import { cases as read } from "./talks.js"
 
 interface Case {
   name: string
@@ -12,7 +15,7 @@ interface Case {
   then: { wait?: string; ms?: number; stop?: string; skipped?: string; cursor?: null }
 }
 
-const cases = JSON.parse(readFileSync(new URL("../../../../testing/conformance/cases/rooms/ends.json", import.meta.url), "utf8")) as Case[]
+const cases = read<Case[]>("rooms/ends.json")
 
 async function happen(script: Script, wire: Wire, { refuse, info, close }: Case["when"]): Promise<void> {
   if (wire === "sse") {
@@ -57,3 +60,70 @@ for (const wire of ["sse", "websocket"] as const) {
     }
   })
 }
+
+interface Ending {
+  name: string
+  when: { close?: number; said?: object; refuse?: { status?: number; retryAfter?: number } }
+  then: { wait?: string; ms?: number; stop?: string; token?: "refused" }
+}
+
+const CAPABILITIES = [
+  { capability: "topics", begin: beginTopics, last: (said: object) => ({ type: "$close", payload: said }), least: 22 },
+  { capability: "entities", begin: beginEntities, last: (said: object) => ({ type: "ERROR", payload: said }), least: 16 },
+] as const
+
+function beginTopics(options: { token: TokenProvider; network: FakeNetwork }) {
+  const topics = new Topics({ server: "https://tidings.example", environment: options.network.environment, onError: () => {}, ...options })
+  topics.connect().catch(() => {})
+  return { client: topics, greeting: hello() }
+}
+
+function beginEntities(options: { token: TokenProvider; network: FakeNetwork }) {
+  const entities = new Entities({ server: "https://tidings.example", environment: options.network.environment, onError: () => {}, ...options })
+  entities.watch("task", "all", {})
+  return { client: entities, greeting: { type: "CONNECTED", payload: { connectionId: "c", cursor: "0", heartbeatMs: 15_000 } } }
+}
+
+for (const { capability, begin, last, least } of CAPABILITIES) {
+  test(`every end of a connection is followed by what the cases of all clients say: ${capability}`, async () => {
+    const endings = read<Ending[]>(`${capability}/ends.json`)
+    assert.ok(endings.length >= least)
+    for (const { name, when, then } of endings) {
+      const network = new FakeNetwork()
+      const asked: string[] = []
+      const { client, greeting } = begin({ network, token: ({ reason }) => (asked.push(reason), "token") })
+      await turn()
+      if (when.refuse) {
+        const { status, retryAfter } = when.refuse
+        const headers = retryAfter === undefined ? {} : { "retry-after": String(retryAfter) }
+        if (status !== undefined) network.answer = async () => new Response("no", { status, headers })
+        await network.socket.closes(1006)
+      } else {
+        await network.socket.opens()
+        await network.socket.says(greeting)
+        if (when.said) await network.socket.says(last(when.said))
+        await network.socket.closes(when.close)
+      }
+      const { state } = client
+      if (then.stop !== undefined) {
+        assert.deepEqual([state.status, state.status === "closed" && state.why.reason], ["closed", then.stop], name)
+        assert.equal(network.clock.next, undefined, name)
+        continue
+      }
+      assert.equal(state.status, "waiting", name)
+      if (state.status !== "waiting") continue
+      assert.deepEqual([state.why.reason, state.retryAt - network.clock.now()], [then.wait, then.ms], name)
+      await network.clock.advance(then.ms!)
+      assert.deepEqual([network.sockets.length, asked.at(-1)], [2, then.token ?? "connect"], name)
+    }
+  })
+}
+
+test("patterns match what the cases of all clients say", () => {
+  const patterns = read<{ pattern: string; matches: string[]; not: string[] }[]>("topics/patterns.json")
+  assert.ok(patterns.length >= 18)
+  for (const { pattern, matches, not } of patterns) {
+    for (const topic of matches) assert.ok(matcher(pattern)(topic), `${pattern} matches ${topic}`)
+    for (const topic of not) assert.ok(!matcher(pattern)(topic), `${pattern} does not match ${topic}`)
+  }
+})

@@ -3,7 +3,6 @@ import { test } from "node:test"
 import * as v from "valibot"
 import { z } from "zod"
 import { message, topic, UnsubscribedError, ValidationError, type Message } from "../src/topics/index.js"
-import { isPattern, matcher } from "../src/topics/pattern.js"
 import { hello, reply, turn } from "./fakes.js"
 import { broadcast, connected } from "./topics-scene.js"
 
@@ -46,22 +45,6 @@ test("leaving the loop unsubscribes", async () => {
   for await (const _ of messages) break
   await turn()
   assert.equal(network.socket.frames()[0]?.type, "$unsubscribe")
-})
-
-test("patterns match by segments", () => {
-  const cases: [pattern: string, matches: string[], not: string[]][] = [
-    ["room:*", ["room:1", "room:"], ["room", "room:1:2", "rooms:1"]],
-    ["room:a*z", ["room:az", "room:abz"], ["room:a:z", "room:ab"]],
-    ["room:**", ["room", "room:1", "room:1:2", "room:1/2.3"], ["rooms", "xroom:1"]],
-    ["**", ["a", "a:b"], []],
-    ["**:end", ["end", "a:end", "a:b:end"], ["a.end", "aend"]],
-    ["a.**.z", ["a.z", "a.b.z", "a.b.c.z"], ["a.bz", "az"]],
-  ]
-  for (const [pattern, matches, not] of cases) {
-    assert.ok(isPattern(pattern))
-    for (const topic of matches) assert.ok(matcher(pattern)(topic), `${pattern} matches ${topic}`)
-    for (const topic of not) assert.ok(!matcher(pattern)(topic), `${pattern} does not match ${topic}`)
-  }
 })
 
 test("a publish never throws and says what came of it", async () => {

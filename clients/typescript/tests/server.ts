@@ -45,7 +45,10 @@ export class Server {
         const url = /serves on (\S+)/.exec(said)?.[1]
         if (url) resolve(url)
       })
-      child.on("exit", () => reject(new Error(`the server ended: ${said}`)))
+      child.on("exit", () => {
+        if (this.#process === child) this.#process = undefined
+        reject(new Error(`the server ended: ${said}`))
+      })
     })
   }
 

@@ -5,6 +5,7 @@ mod api_keys;
 mod bodies;
 mod brokers;
 mod browser;
+mod cases;
 mod chat;
 mod client;
 mod command_line;
