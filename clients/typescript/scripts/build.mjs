@@ -1,4 +1,4 @@
-// Builds the package: `npm run build`.
+// Builds the package into `dist`: `npm run build`. With the name of a folder: its code only, there.
 import { spawnSync } from "node:child_process"
 import { readdirSync, rmSync } from "node:fs"
 import { fileURLToPath } from "node:url"
@@ -19,7 +19,10 @@ export async function buildCode(outdir) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  await buildCode(`${root}dist`)
-  const { status } = spawnSync(process.execPath, [`${root}node_modules/typescript/bin/tsc`, "-p", `${root}tsconfig.json`], { stdio: "inherit" })
-  process.exitCode = status ?? 1
+  const [, , outdir] = process.argv
+  await buildCode(outdir ?? `${root}dist`)
+  if (outdir === undefined) {
+    const { status } = spawnSync(process.execPath, [`${root}node_modules/typescript/bin/tsc`, "-p", `${root}tsconfig.json`], { stdio: "inherit" })
+    process.exitCode = status ?? 1
+  }
 }
