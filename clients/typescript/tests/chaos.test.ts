@@ -20,7 +20,9 @@ async function wreck(proxy: Proxy, server: Server, random: () => number, { resta
   while (proxy.cuts < CUTS) {
     await new Promise(resolve => setTimeout(resolve, random() * 30))
     if (proxy.size === 0) continue
-    if (random() < 0.15) proxy.mute()
+    const kind = random()
+    if (kind < 0.1) proxy.mute()
+    else if (kind < 0.2) proxy.hold(500 + random() * 2_500)
     else proxy.cut()
     if (proxy.cuts >= next) {
       next += every
@@ -40,7 +42,7 @@ async function meanwhile(busy: Promise<void>, job: (round: number) => Promise<un
   return round
 }
 
-test(`rooms lose nothing and double nothing through ${CUTS} cuts, silences and restarts, seed ${SEED}`, async () => {
+test(`rooms lose nothing and double nothing through ${CUTS} cuts, silences, late arrivals and restarts, seed ${SEED}`, async () => {
   const server = await Server.start({ config })
   const proxy = await Proxy.start(server.url)
   const through = new Rooms({ server: proxy.url, project: "p", environment })
@@ -60,7 +62,7 @@ test(`rooms lose nothing and double nothing through ${CUTS} cuts, silences and r
   assert.ok(proxy.cuts >= CUTS)
 })
 
-test(`sessions lose nothing and double nothing through ${CUTS} cuts, silences and restarts, seed ${SEED}`, async () => {
+test(`sessions lose nothing and double nothing through ${CUTS} cuts, silences, late arrivals and restarts, seed ${SEED}`, async () => {
   const server = await Server.start({ config })
   const proxy = await Proxy.start(server.url)
   await fetch(`${server.url}/v1/p/stream/orders`, { method: "PUT", headers: { "content-type": "application/json" } })

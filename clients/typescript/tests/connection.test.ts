@@ -285,3 +285,16 @@ test("a frame that is not understood is reported and the connection goes on", as
   assert.equal(network.reported.length, 4)
   assert.equal(topics.state.status, "connected")
 })
+
+test("an onError that throws is reported, and nothing is left unhandled", async () => {
+  const { network, topics } = client({
+    token: () => Promise.reject(new Error("down")),
+    onError: () => {
+      throw new Error("mine")
+    },
+  })
+  topics.connect().catch(() => {})
+  await turn()
+  assert.equal(topics.state.status, "waiting")
+  assert.deepEqual(network.reported.map(error => (error as Error).message), ["mine"])
+})

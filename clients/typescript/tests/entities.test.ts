@@ -212,3 +212,42 @@ test("a connection that was taken over does not come again, and one too many wai
   const { state } = many.entities
   assert.equal(state.status === "waiting" && state.retryAt - many.network.clock.now(), 30_000)
 })
+
+test("a loop gets changes and resyncs, from the subscription on, and ends with its signal", async () => {
+  const { network, entities } = client()
+  const controller = new AbortController()
+  const told: unknown[] = []
+  const looping = (async () => {
+    for await (const each of entities.changes("task", ["1"], { signal: controller.signal })) told.push("changes" in each ? each.changes[0]!.version : each.reason)
+  })()
+  await greet(network)
+  await network.socket.says(subscribed(network.socket.frames()[0], "c1"))
+  await network.socket.says(invalidate("task", [["1", 4]], "c2"))
+  await network.socket.says({ type: "RESYNC", payload: { entityCode: "task", reason: "overflow" } }, invalidate("task", [["1", 1]], "c3"))
+  controller.abort()
+  await looping
+  assert.deepEqual(told, ["subscribed", 4, "overflow", 1])
+  assert.deepEqual(network.socket.frames().map(({ type }) => type), ["UNSUBSCRIBE"])
+})
+
+test("a loop fails when its type is denied or the client is closed by the server, and ends when it is closed", async () => {
+  const refused = client()
+  const denied = refused.entities.changes("secret", "all")
+  await greet(refused.network)
+  const [request] = refused.network.socket.frames()
+  await refused.network.socket.says({ type: "ERROR", payload: { code: "Forbidden", message: "no", requestId: request?.payload.requestId } })
+  await assert.rejects(denied.next(), { code: "Forbidden" })
+  const other = refused.entities.changes("task", "all")
+  await turn()
+  await refused.network.socket.says(subscribed(refused.network.socket.frames()[0], "c1"))
+  assert.deepEqual((await other.next()).value, { entityCode: "task", reason: "subscribed" })
+  await refused.network.socket.closes(4000)
+  await assert.rejects(other.next(), { code: "CONNECTION_CLOSED" })
+  const closed = client()
+  const last = closed.entities.changes("task", "all")
+  await greet(closed.network)
+  await closed.network.socket.says(subscribed(closed.network.socket.frames()[0], "c1"))
+  await last.next()
+  closed.entities.close()
+  assert.equal((await last.next()).done, true)
+})

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { HttpError, Sessions, type SessionsOptions } from "../src/sessions/index.js"
+import { HttpError, Sessions, type Envelope, type SessionsOptions } from "../src/sessions/index.js"
 import { FakeNetwork } from "./fakes.js"
 import { Server, token, until } from "./server.js"
 
@@ -47,6 +47,29 @@ for (const live of ["sse", "long-poll"] as const) {
     assert.deepEqual(heard, [[orders, { id: 1 }], "done", [orders, { id: 2 }]])
   })
 }
+
+test("a loop gets messages, and one whose reader resumes gets what the loop before had not handled", async () => {
+  const sessions = client()
+  const orders = await stream()
+  const session = sessions.session("erin")
+  await session.subscribe(orders, { envelope: true })
+  for (const id of [1, 2, 3]) await sessions.publish(orders, { id })
+  const heard: unknown[] = []
+  let offset = "-1"
+  for await (const message of session.messages() as AsyncIterable<Envelope<{ id: number }>>) {
+    heard.push(message.payload.id)
+    if (message.payload.id === 2) break
+    offset = message.offset
+  }
+  assert.deepEqual(heard, [1, 2])
+  const controller = new AbortController()
+  for await (const message of session.messages({ signal: controller.signal }) as AsyncIterable<Envelope<{ id: number }>>) {
+    heard.push(message.payload.id)
+    if (message.payload.id === 3) controller.abort()
+  }
+  assert.deepEqual(heard, [1, 2, 1, 2, 3])
+  assert.notEqual(offset, "-1")
+})
 
 test("a session is looked at, touched, unsubscribed and deleted", async () => {
   const sessions = client()

@@ -2,7 +2,7 @@
 import { expectTypeOf } from "expect-type"
 import * as v from "valibot"
 import { z } from "zod"
-import { Entities, type Invalidation } from "../src/entities/index.js"
+import { Entities, type Invalidation, type Resync } from "../src/entities/index.js"
 import { verify, type Delivery } from "../src/hooks/index.js"
 import { useTopic } from "../src/react/index.js"
 import { Rooms, type RoomEvent } from "../src/rooms/index.js"
@@ -51,6 +51,8 @@ void (state.status === "connected" && state.retryAt)
 
 expectTypeOf(new Rooms({ server: "" }).room("r").events()).toExtend<AsyncIterable<RoomEvent>>()
 new Entities({ server: "" }).watch("task", "all", each => expectTypeOf(each).toEqualTypeOf<Invalidation>())
+expectTypeOf(new Entities({ server: "" }).changes("task", ["1"])).toExtend<AsyncIterable<Invalidation | Resync>>()
+expectTypeOf(new Sessions({ server: "" }).session("s").messages()).toExtend<AsyncIterable<unknown>>()
 new Sessions({ server: "" }).session("s").follow({ streams: { a: (each: Envelope<number>) => each.payload } })
 expectTypeOf(verify<{ amount: number }>({} as Request, "")).toEqualTypeOf<Promise<Delivery<{ amount: number }>>>()
 

@@ -209,7 +209,7 @@ async fn the_server_of_topics_answers_what_the_talks_of_patterns_history_and_pre
 
 #[tokio::test]
 async fn the_server_of_entities_answers_what_the_talks_of_all_clients_say() {
-    hold_all(Capability::Entities, ENTITIES, 16).await;
+    hold_all(Capability::Entities, ENTITIES, 15).await;
 }
 
 #[tokio::test]

@@ -55,11 +55,13 @@ const RENEW_RETRY_MAX_MS = 10_000
  */
 export abstract class Connection {
   readonly _environment: Environment
+  /** Takes errors that belong to no call. */
+  readonly _report: (error: unknown) => void
   readonly _states: Listeners<ConnectionState>
   state: ConnectionState = { status: "idle" }
   heartbeatMs = 25_000
 
-  readonly #options: ConnectionOptions
+  readonly #token: TokenSource
   readonly #backoff: Backoff
   #socket: WebSocket | undefined
   /** Counts dials, so that what belongs to an earlier one is ignored. */
@@ -73,10 +75,10 @@ export abstract class Connection {
   #tokenReason: TokenReason = "connect"
   #refusals = 0
 
-  constructor(options: ConnectionOptions) {
-    const { environment, backoff } = options
-    this.#options = options
+  constructor({ environment, token, backoff, onError }: ConnectionOptions) {
+    this.#token = token
     this._environment = environment
+    this._report = onError
     this.#backoff = new Backoff(environment.random, backoff)
     this._states = new Listeners(environment.report)
   }
@@ -132,15 +134,14 @@ export abstract class Connection {
 
   /** Gets another token and passes it on; again, if that fails, until the old one expires: then the server closes. */
   async _renew(leftMs: number, pass: (token: string | null) => unknown): Promise<void> {
-    const { token, onError } = this.#options
-    if (!token._renewable) return
+    if (!this.#token._renewable) return
     const dial = this.#dial
     try {
-      const next = await token._get("expiring")
+      const next = await this.#token._get("expiring")
       if (dial === this.#dial) await pass(next)
     } catch (error) {
       if (dial !== this.#dial) return
-      onError(error)
+      this._report(error)
       const delay = Math.min(leftMs / 2, RENEW_RETRY_MAX_MS)
       if (delay > 1_000) this._after("renew", delay, () => void this._renew(leftMs - delay, pass))
     }
@@ -161,7 +162,7 @@ export abstract class Connection {
     if (why.tokenRefused) {
       this.#tokenReason = "refused"
       // A second refusal in a row, or a token that cannot change, is final.
-      if (!this.#options.token._renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
+      if (!this.#token._renewable || ++this.#refusals > 1) why = { ...why, reconnect: false }
     }
     if (why.reconnect) {
       const delay = this.#backoff._next(why.retryAfterMs)
@@ -189,11 +190,11 @@ export abstract class Connection {
     // Whoever heard the state may have closed the connection.
     if (dial !== this.#dial) return
     try {
-      const token = await this.#options.token._get(this.#tokenReason)
+      const token = await this.#token._get(this.#tokenReason)
       if (dial === this.#dial) this.#open(token)
     } catch (error) {
       if (dial !== this.#dial) return
-      this.#options.onError(error)
+      this._report(error)
       this._end({ reason: "no-token", reconnect: !(error instanceof UnauthorizedError), error })
     }
   }
@@ -224,7 +225,7 @@ export abstract class Connection {
       try {
         this._received(data as string | ArrayBuffer)
       } catch (error) {
-        this.#options.onError(error)
+        this._report(error)
       }
     }
     const failed = () => {

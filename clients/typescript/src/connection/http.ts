@@ -3,6 +3,7 @@ import { address, type Target } from "./address.js"
 import { retryAfterMs } from "./backoff.js"
 import type { Environment } from "./environment.js"
 import { HttpError, TimeoutError } from "./errors.js"
+import type { Parts } from "./parts.js"
 import type { TokenSource } from "./token.js"
 import { within } from "./within.js"
 
@@ -32,7 +33,7 @@ export class Http {
   #current: Promise<string | null> | undefined
   #expiresAt = Infinity
 
-  constructor(target: Target, token: TokenSource, environment: Environment) {
+  constructor(target: Target, { token, environment }: Parts) {
     this.#target = target
     this.#token = token
     this.#environment = environment

@@ -23,7 +23,7 @@ export function watchSilence(clock: Clock, silenceMs: number, lost: (why: string
     cancel = clock.after(delay, () => {
       const now = clock.now()
       if (now - at - delay > SLEPT_MS) lost("the machine was asleep")
-      else if (now - heardAt >= silenceMs) lost(`the server has said nothing for ${silenceMs / 1000} s`)
+      else if (now - heardAt >= silenceMs) lost(`the server is silent for ${silenceMs / 1000} s`)
       else watch()
     })
   }
@@ -35,7 +35,7 @@ export function watchSilence(clock: Clock, silenceMs: number, lost: (why: string
     _woken(freshMs) {
       if (clock.now() - heardAt <= freshMs) return
       cancel()
-      lost("the device has woken up and the server was silent")
+      lost("the device has woken up")
     },
     _end: () => cancel(),
   }

@@ -2,14 +2,12 @@ import { onAbort } from "../connection/abort.js"
 import { address, type Target } from "../connection/address.js"
 import type { BackoffOptions } from "../connection/backoff.js"
 import type { ConnectionState } from "../connection/connection.js"
-import { environment, type Environment } from "../connection/environment.js"
-import { call } from "../connection/listeners.js"
-import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { Inbox } from "../connection/inbox.js"
+import { parts, type ClientOptions } from "../connection/parts.js"
 import { Sync } from "./sync.js"
 import type { Denied, Invalidation, Resync } from "./wire.js"
 
-export interface EntitiesOptions extends Target {
-  token?: TokenProvider
+export interface EntitiesOptions extends Target, ClientOptions {
   /** Closes the client for good. */
   signal?: AbortSignal
   backoff?: BackoffOptions
@@ -17,9 +15,6 @@ export interface EntitiesOptions extends Target {
   takeover?: boolean
   /** Ids in one request. Default: 10,000, the server's. */
   maxIds?: number
-  /** Errors that belong to no call. Default: reported. */
-  onError?(error: unknown): void
-  environment?: Partial<Environment>
 }
 
 /** What a watcher is told. */
@@ -30,6 +25,8 @@ export interface WatchHandlers {
   resync?(resync: Resync): unknown
   /** Ids that the server does not subscribe to. */
   denied?(denied: Denied): unknown
+  /** Nothing comes any more: the watcher or the client is closed. */
+  ended?(why: { error?: unknown }): unknown
 }
 
 /** Watches entities of a type. */
@@ -50,16 +47,9 @@ export class Entities {
   readonly #sync: Sync
 
   constructor(options: EntitiesOptions) {
-    const own = environment(options.environment)
-    const { report } = own
     const url = address(options, "sync")
     if (options.takeover) url.searchParams.set("takeover", "1")
-    this.#sync = new Sync(url, options.maxIds ?? 10_000, {
-      environment: own,
-      token: new TokenSource(options.token, own),
-      backoff: options.backoff,
-      onError: error => call(() => (options.onError ?? report)(error), report),
-    })
+    this.#sync = new Sync(url, options.maxIds ?? 10_000, { ...parts(options), backoff: options.backoff })
     onAbort(options.signal, () => this.close())
   }
 
@@ -83,6 +73,19 @@ export class Entities {
   /** Watches entities by their ids, or all of a type. */
   watch(entityCode: string, ids: Iterable<string> | "all", handlers: WatchHandlers | ((invalidation: Invalidation) => unknown), { signal }: { signal?: AbortSignal } = {}): Watch {
     return this.#sync._watch(entityCode, ids, handlers, signal)
+  }
+
+  /**
+   * What watchers are told, for a `for await` loop, which ends with the signal. A resync `subscribed` says that the server has the
+   * subscriptions: what is fetched from then on is kept right by what follows. Throws if all is denied, or the server closes the client.
+   */
+  changes(entityCode: string, ids: Iterable<string> | "all", { max, ...options }: { signal?: AbortSignal; max?: number } = {}): AsyncIterableIterator<Invalidation | Resync> {
+    let watch: Watch | undefined
+    const inbox = new Inbox<Invalidation | Resync>(() => watch?.close(), max)
+    const push = (told: Invalidation | Resync) => inbox.push(told)
+    watch = this.watch(entityCode, ids, { invalidate: push, resync: push, ended: why => inbox.end(why) }, options)
+    watch.ready.then(() => push({ entityCode, reason: "subscribed" }), (error: unknown) => inbox.end({ error }))
+    return inbox
   }
 
   /** Closes the connection for good. */

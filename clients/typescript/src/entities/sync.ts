@@ -27,7 +27,6 @@ export class Sync extends Connection {
   readonly _resyncs: Listeners<Resync>
   readonly #url: URL
   readonly #maxIds: number
-  readonly #onError: (error: unknown) => void
   readonly #interest = new Interest()
   readonly #watchers = new Set<Watcher>()
   readonly #versions = new Map<string, number>()
@@ -51,16 +50,18 @@ export class Sync extends Connection {
     const { report } = options.environment
     this.#url = url
     this.#maxIds = maxIds
-    this.#onError = options.onError
     this._invalidations = new Listeners(report)
     this._resyncs = new Listeners(report)
     this._states._add(state => {
-      if (state.status === "closed") this.#waiters._reject(closedError(state.why))
+      if (state.status !== "closed") return
+      const error = closedError(state.why)
+      this.#waiters._reject(error)
+      for (const { handlers } of this.#watchers) call(() => handlers.ended?.(state.why.reason === "closed" ? {} : { error }), report)
     })
   }
 
   _watch(entityCode: string, ids: Iterable<string> | "all", handlers: WatchHandlers | ((invalidation: Invalidation) => unknown), signal: AbortSignal | undefined): Watch {
-    const own = typeof handlers === "function" ? { invalidate: handlers } : handlers
+    const own: WatchHandlers = typeof handlers === "function" ? { invalidate: handlers } : handlers
     const watcher: Watcher = { entityCode, ids: ids === "all" ? undefined : new Set(ids), handlers: own }
     const held = (): Iterable<EntityId> => watcher.ids ?? [undefined]
     let closed = false
@@ -69,6 +70,7 @@ export class Sync extends Connection {
       closed = true
       forget()
       this.#watchers.delete(watcher)
+      call(() => own.ended?.({}), this._environment.report)
       this.#interest._remove(entityCode, held())
       this.#schedule()
     }
@@ -114,7 +116,7 @@ export class Sync extends Connection {
       case "INVALIDATE":
         return this.#invalidate(payload)
       case "RESYNC":
-        return this.#resync({ reason: payload.reason ?? "", ...(payload.entityCode !== undefined && { entityCode: payload.entityCode }) })
+        return this.#resync(payload as Resync)
       case "TOKEN_EXPIRING_SOON":
         return void this._renew((payload.expiresIn ?? 0) * 1000, token => {
           if (token !== null) this._send(JSON.stringify({ type: "TOKEN_REFRESH", payload: { token } }))
@@ -224,7 +226,7 @@ export class Sync extends Connection {
       const { ids, handlers } = watcher
       if (watcher.entityCode !== entityCode || (ids ? entityId === undefined || !ids.delete(entityId) : entityId !== undefined)) continue
       if (handlers.denied) call(() => handlers.denied!(denied), this._environment.report)
-      else this.#onError(new TidingsError(`${entityCode} ${entityId ?? "as a whole"} cannot be watched: ${code}`, { code, details: denied }))
+      else this._report(new TidingsError(`${entityCode} ${entityId ?? "as a whole"} cannot be watched: ${code}`, { code, details: denied }))
     }
   }
 
@@ -278,7 +280,7 @@ export class Sync extends Connection {
       this.#interest._forget(entityCode)
       this.#schedule()
     } else if (entityCode !== undefined && code === "Forbidden") this.#denied({ entityCode, code })
-    else this.#onError(error)
+    else this._report(error)
     if (entityCode !== undefined && code !== "InvalidCursor") this.#waiters._reject(error, entityCode)
     this.#settled(requestId)
   }

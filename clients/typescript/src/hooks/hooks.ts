@@ -1,7 +1,9 @@
 import type { Target } from "../connection/address.js"
-import { environment, type Environment } from "../connection/environment.js"
+import type { Clock } from "../connection/clock.js"
+import type { Environment } from "../connection/environment.js"
 import { Http } from "../connection/http.js"
-import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { parts } from "../connection/parts.js"
+import type { TokenProvider } from "../connection/token.js"
 
 /** A condition on an event, by a JSON pointer. */
 export interface Condition {
@@ -102,11 +104,12 @@ export interface HooksOptions extends Target {
 /** Hooks of a project: the REST API. */
 export class Hooks {
   readonly #http: Http
-  readonly #environment: Environment
+  readonly #clock: Clock
 
   constructor(options: HooksOptions) {
-    this.#environment = environment(options.environment)
-    this.#http = new Http(options, new TokenSource(options.token, this.#environment), this.#environment)
+    const shared = parts(options)
+    this.#clock = shared.environment.clock
+    this.#http = new Http(options, shared)
   }
 
   /** Creates a hook. Its secret is not shown again. */
@@ -188,7 +191,7 @@ export class Hooks {
 
   /** Sends up to 1,000 events, all or none. They are on the server's disk when this resolves. */
   send(events: NewHookEvent | NewHookEvent[], { batchId, signal }: Call & { batchId?: string } = {}): Promise<{ ok: true; received: number; deduplicated?: boolean }> {
-    const now = new Date(this.#environment.clock.now()).toISOString()
+    const now = new Date(this.#clock.now()).toISOString()
     const list = (Array.isArray(events) ? events : [events]).map(event => ({ ts: now, ...event }))
     return this.#http._json("POST", ["events"], { body: { batchId, events: list }, signal })
   }

@@ -55,11 +55,11 @@ export async function verify<Payload = unknown>(
   const header = headersOf(request)
   const [id, timestamp, signatures] = [header("webhook-id"), header("webhook-timestamp"), header("webhook-signature")]
   if (!id || !timestamp || !signatures) {
-    throw new VerificationError("HEADERS", "webhook-id, webhook-timestamp or webhook-signature is missing")
+    throw new VerificationError("HEADERS", "a header of webhooks is missing")
   }
   const sentAt = /^\d{1,12}$/.test(timestamp) ? Number(timestamp) * 1000 : NaN
   if (!(Math.abs(now - sentAt) <= toleranceMs)) {
-    throw new VerificationError("TIMESTAMP", `the webhook-timestamp ${timestamp.slice(0, 40)} is not within ${toleranceMs / 1000} s of now`)
+    throw new VerificationError("TIMESTAMP", `the time ${timestamp.slice(0, 40)} is not within ${toleranceMs / 1000} s of now`)
   }
   const keys = await Promise.all((typeof secret === "string" ? [secret] : secret).map(importKey))
   const body = await bodyOf(request, maxBytes)
@@ -73,7 +73,7 @@ export async function verify<Payload = unknown>(
       if (bytes && (await crypto.subtle.verify("HMAC", key, bytes, signed))) verified = true
     }
   }
-  if (!verified) throw new VerificationError("SIGNATURE", "no signature is of this secret and this body")
+  if (!verified) throw new VerificationError("SIGNATURE", "no signature is right")
   const text = new TextDecoder().decode(body)
   return { id, sentAt: new Date(sentAt), event: eventOf<Payload>(header, text), body: text }
 }

@@ -1,9 +1,11 @@
 import type { Target } from "../connection/address.js"
-import { environment, type Environment } from "../connection/environment.js"
+import type { Environment } from "../connection/environment.js"
 import type { Following } from "../connection/follower.js"
 import { Http } from "../connection/http.js"
-import { Inbox } from "../connection/inbox.js"
-import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { iterate } from "../connection/iterate.js"
+import { parts, type Parts } from "../connection/parts.js"
+import type { TokenProvider } from "../connection/token.js"
+import { within } from "../connection/within.js"
 import type { CursorStore } from "./cursors.js"
 import type { RoomEvent } from "./event.js"
 import { Feed, type RoomHandlers } from "./feed.js"
@@ -36,35 +38,24 @@ export interface FollowOptions {
 
 /** Rooms of a project. */
 export class Rooms {
-  readonly #options: RoomsOptions
-  readonly #environment: Environment
-  readonly #token: TokenSource
-  readonly #http: Http
+  readonly #parts: RoomParts
   readonly #rooms = new Map<string, Room>()
 
   constructor(options: RoomsOptions) {
-    this.#options = options
-    this.#environment = environment(options.environment)
-    this.#token = new TokenSource(options.token, this.#environment)
-    this.#http = new Http(options, this.#token, this.#environment)
+    const shared = parts(options)
+    this.#parts = { ...shared, http: new Http(options, shared), device: options.device, signal: options.signal }
   }
 
   /** A room; always the same object for the same id. */
   room(id: string): Room {
     let room = this.#rooms.get(id)
-    if (!room) {
-      const { device, signal } = this.#options
-      room = new Room(id, { http: this.#http, token: this.#token, environment: this.#environment, device, signal })
-      this.#rooms.set(id, room)
-    }
+    if (!room) this.#rooms.set(id, (room = new Room(id, this.#parts)))
     return room
   }
 }
 
-interface RoomParts {
+interface RoomParts extends Parts {
   http: Http
-  token: TokenSource
-  environment: Environment
   device: string | undefined
   signal: AbortSignal | undefined
 }
@@ -103,31 +94,7 @@ export class Room {
    * store that of the last one.
    */
   events(options: FollowOptions = {}): AsyncIterableIterator<RoomEvent> {
-    let handled: { resolve(): void; reject(why: unknown): void } | undefined
-    const inbox = new Inbox<RoomEvent>(() => {
-      following.close()
-      handled?.reject(new Error("the loop was left"))
-    })
-    const handle = (event: RoomEvent) =>
-      new Promise<void>((resolve, reject) => {
-        handled = { resolve, reject }
-        inbox.push(event)
-      })
-    const following = this.follow(handle, options)
-    following.done.then(() => inbox.end(), (error: unknown) => inbox.end({ error }))
-    let given = false
-    return {
-      next() {
-        // Whoever asks for the next one has handled the one before.
-        if (given) handled?.resolve()
-        given = true
-        return inbox.next()
-      },
-      return: () => inbox.return(),
-      [Symbol.asyncIterator]() {
-        return this
-      },
-    }
+    return iterate(handle => this.follow(handle, options))
   }
 
   /** Writes events, all or none, and once even if the request has to be repeated. */
@@ -136,8 +103,8 @@ export class Room {
   }
 
   /** Tells the others that the user is typing. Live only: not stored, not repeated. */
-  async typing(payload: object = {}): Promise<void> {
-    await this.#writer._write({ type: "typingEvent", payload })
+  async typing(payload: object = {}, options?: { signal?: AbortSignal }): Promise<void> {
+    await this.#writer._write({ type: "typingEvent", payload }, options)
   }
 
   /** Marks what the user has seen. Sent after a second, the latest only. */
@@ -145,9 +112,9 @@ export class Room {
     this.#seen._mark(cursor, force)
   }
 
-  /** Sends what was marked now. */
-  flushSeen(): Promise<void> {
-    return this.#seen._flush()
+  /** Sends what was marked now. The signal ends the wait for it, and not the request. */
+  flushSeen({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
+    return within(this.#seen._flush(), this.#parts.environment.clock, { signal })
   }
 
   /** Read positions of the user in this room. */

@@ -44,7 +44,7 @@ export class Writer {
     // The server does not number typing events: they are worth nothing when they are late.
     if (list.some(event => event.type === "typingEvent")) return this.#post(list, {}, signal)
     if (this.#queued >= QUEUE_MAX) {
-      return Promise.reject(new TidingsError(`${QUEUE_MAX} writes wait already`, { code: "BACKPRESSURE", retryable: true }))
+      return Promise.reject(new TidingsError(`${QUEUE_MAX} writes wait`, { code: "BACKPRESSURE", retryable: true }))
     }
     this.#queued++
     const written = this.#tail.then(() => this.#numbered(list, signal, this.#environment.clock.now() + timeoutMs))
@@ -68,7 +68,7 @@ export class Writer {
       // from before and not what it answered, or it is not the next one.
       const refused = error instanceof HttpError && !error.retryable
       if (!refused || error.code.startsWith("Producer")) this.#producer = undefined
-      throw isPassing(error) && !(error instanceof HttpError) ? new TimeoutError("the write was not answered in time; it may have taken effect") : error
+      throw isPassing(error) && !(error instanceof HttpError) ? new TimeoutError("the write was not answered; it may have taken effect") : error
     }
   }
 

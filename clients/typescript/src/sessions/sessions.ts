@@ -1,8 +1,10 @@
 import { onAbort } from "../connection/abort.js"
 import type { Target } from "../connection/address.js"
-import { environment, type Environment } from "../connection/environment.js"
+import type { Environment } from "../connection/environment.js"
 import { Http } from "../connection/http.js"
-import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { iterate } from "../connection/iterate.js"
+import { parts, type Parts } from "../connection/parts.js"
+import type { TokenProvider } from "../connection/token.js"
 import { Reader, type FollowingSession, type FollowOptions, type SessionHandlers } from "./reader.js"
 
 export interface SessionsOptions extends Target {
@@ -43,10 +45,8 @@ export interface Published {
 }
 
 /** What sessions and their readers share. */
-export interface SessionParts {
+export interface SessionParts extends Parts {
   http: Http
-  token: TokenSource
-  environment: Environment
   signal: AbortSignal | undefined
 }
 
@@ -56,9 +56,8 @@ export class Sessions {
   readonly #sessions = new Map<string, Session>()
 
   constructor(options: SessionsOptions) {
-    const own = environment(options.environment)
-    const token = new TokenSource(options.token, own)
-    this.#parts = { http: new Http(options, token, own), token, environment: own, signal: options.signal }
+    const shared = parts(options)
+    this.#parts = { ...shared, http: new Http(options, shared), signal: options.signal }
   }
 
   /** A session; always the same object for the same id. It exists on the server from its first subscription on. */
@@ -168,6 +167,11 @@ export class Session {
   /** Reads the session: what was delivered after the offset, then what is delivered, without gaps and without duplicates. */
   follow(handlers: SessionHandlers, options: FollowOptions = {}): FollowingSession {
     return new Reader(this, this.#parts, handlers, options)._start(options.signal, this.#parts.signal)
+  }
+
+  /** The messages of all streams for a `for await` loop, which ends with the signal. Store the offset of an envelope to resume. */
+  messages(options?: FollowOptions): AsyncIterableIterator<unknown> {
+    return iterate(handle => this.follow({ message: handle }, options))
   }
 
   async #subscribe(streamId: string, envelope: boolean | undefined, signal?: AbortSignal): Promise<Subscribed> {

@@ -109,7 +109,7 @@ export class Channel extends Connection {
     } else if (type === "$hello") this.#greeted(payload as Hello)
     else if (type === "$close") this.#farewell = payload as Farewell
     else if (type === "__heartbeat_ack") this.#scheduleRenewal(Number(meta?.ts))
-    else if (type === "ERROR") this.#options.onError(refusal(payload as Refusal))
+    else if (type === "ERROR") this._report(refusal(payload as Refusal))
     else this.#options._onFrame(frame)
   }
 

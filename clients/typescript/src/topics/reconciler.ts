@@ -42,7 +42,6 @@ interface Told {
 export interface ReconcilerEvents {
   _refused(topic: string, error: unknown): void
   _restored(restored: Restored): void
-  _report(error: unknown): void
 }
 
 /** Makes the server have what is wanted: one `$set` after a reconnect, and as few requests as possible while connected. */
@@ -132,7 +131,7 @@ export class Reconciler {
     try {
       await this.#ask([], topics)
     } catch (error) {
-      this.#events._report(error)
+      this.#channel._report(error)
       this.#again(error)
     }
   }

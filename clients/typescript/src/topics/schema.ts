@@ -30,7 +30,7 @@ export interface MessageDefinition<Type extends string = string, S extends Stand
 /** Defines a message: `const Said = message("SAID", z.object({ text: z.string() }))`. */
 export function message<const Type extends string, S extends StandardSchema>(type: Type, schema: S): MessageDefinition<Type, S> {
   if (!/^(?!\$|__)[^]{1,128}$/.test(type) || type === "ERROR" || type === "RPC_ERROR") {
-    throw new TypeError(`"${type}" cannot be the type of a message: it is reserved, empty or longer than 128 characters`)
+    throw new TypeError(`"${type}" is no type of a message: it is reserved, empty or too long`)
   }
   return {
     type,
@@ -68,14 +68,14 @@ export function topic<S extends StandardSchema>(
 ): TopicDefinition<InputOf<S>> {
   const make = (args: InputOf<S>) => {
     const checked = schema["~standard"].validate(args)
-    if (checked instanceof Promise) throw new TypeError(`the schema of topic "${name}" is asynchronous; a topic needs one that is not`)
+    if (checked instanceof Promise) throw new TypeError(`the schema of topic "${name}" is asynchronous`)
     return format(accepted(checked, `topic "${name}"`) as OutputOf<S>)
   }
   return {
     name,
     make,
     parse(topic) {
-      if (!parse) throw new TypeError(`topic "${name}" was defined without a function that parses it`)
+      if (!parse) throw new TypeError(`topic "${name}" has no function that parses it`)
       try {
         const args = parse(topic) as InputOf<S>
         return make(args) === topic ? args : undefined

@@ -2,11 +2,10 @@ import { onAbort } from "../connection/abort.js"
 import { address, type Target } from "../connection/address.js"
 import type { BackoffOptions } from "../connection/backoff.js"
 import { closedError, type ConnectionState } from "../connection/connection.js"
-import { environment, type Environment } from "../connection/environment.js"
 import { TidingsError } from "../connection/errors.js"
 import { Inbox } from "../connection/inbox.js"
-import { call, Listeners } from "../connection/listeners.js"
-import { TokenSource, type TokenProvider } from "../connection/token.js"
+import { Listeners } from "../connection/listeners.js"
+import { parts, type ClientOptions } from "../connection/parts.js"
 import type { Patience } from "../connection/within.js"
 import { Channel } from "./channel.js"
 import { refusal, UnsubscribedError } from "./errors.js"
@@ -18,14 +17,10 @@ import type { InputOf, MessageDefinition, OutputOf, StandardSchema } from "./sch
 import { listener, type Handlers, type Listener, type ListenOptions, type Subscription } from "./subscription.js"
 import type { Frame, Position } from "./wire.js"
 
-export interface TopicsOptions extends Target {
-  token?: TokenProvider
+export interface TopicsOptions extends Target, ClientOptions {
   /** Closes the client for good. */
   signal?: AbortSignal
   backoff?: BackoffOptions
-  /** Errors that belong to no call: a token that could not be renewed, a frame that was not understood. Default: reported. */
-  onError?(error: unknown): void
-  environment?: Partial<Environment>
 }
 
 /** Where a subscription stands. */
@@ -42,24 +37,20 @@ export class Topics implements ReadonlySet<string> {
   readonly #channel: Channel
   readonly #intents = new Intents()
   readonly #reconciler: Reconciler
-  readonly #report: (error: unknown) => void
   readonly #listeners = new Map<string, Set<Listener>>()
   readonly #patterns = new Map<string, (topic: string) => boolean>()
   readonly #messages: Listeners<Message>
   readonly #restored: Listeners<Restored>
 
   constructor(options: TopicsOptions) {
-    const own = environment(options.environment)
-    const { report } = own
-    this.#report = error => call(() => (options.onError ?? report)(error), report)
+    const shared = parts(options)
+    const { report } = shared.environment
     this.#messages = new Listeners(report)
     this.#restored = new Listeners(report)
     this.#channel = new Channel({
+      ...shared,
       url: address(options, "topics"),
-      token: new TokenSource(options.token, own),
-      environment: own,
       backoff: options.backoff,
-      onError: this.#report,
       _onHello: hello => void this.#reconciler._restore(hello),
       _onFrame: frame => this.#take(frame),
       _onLost: () => this.#intents._disconnected(),
@@ -70,7 +61,6 @@ export class Topics implements ReadonlySet<string> {
         this.#restored._emit(restored)
         this.#tell(restored.topic, "restored", restored)
       },
-      _report: this.#report,
     })
     this.#channel._states._add(() => this.#endIfClosed())
     onAbort(options.signal, () => this.close(options.signal!.reason))
@@ -166,7 +156,7 @@ export class Topics implements ReadonlySet<string> {
     intent._listeners++
     if (presence && !intents._sent.has(topic)) intent.presence = presence
     const own = typeof handlers === "function" ? { message: handlers } : handlers
-    const made = listener(topic, own, definition, intents._settled(topic), this.#report, () => {
+    const made = listener(topic, own, definition, intents._settled(topic), this.#channel._report, () => {
       forget()
       this.#left(made)
     })
