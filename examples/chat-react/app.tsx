@@ -1,9 +1,9 @@
-/** A chat: what is said is kept in a room, and who is typing or waves is live only. */
+/** A chat: what is said is kept in a room; who is typing, waves, or is here is live only. */
 import { StrictMode, useEffect, useRef, useState, type FormEvent } from "react"
 import { createRoot } from "react-dom/client"
-import { useConnection, useRoom, useTopic } from "tidings-client/react"
+import { useConnection, usePresence, useRoom, useTopic } from "tidings-client/react"
 import { inMemory, Rooms } from "tidings-client/rooms"
-import { message, Topics } from "tidings-client/topics"
+import { message, Topics, type Member } from "tidings-client/topics"
 import { z } from "zod"
 
 const asked = new URLSearchParams(location.search)
@@ -29,6 +29,7 @@ interface Said {
 function Chat() {
   const { events, state, missed, error, room } = useRoom(rooms, name, { cursors: inMemory(beginning), onStale: "oldest" })
   const waves = useTopic(topics, `waves:${name}`, Wave)
+  const { members } = usePresence(topics, `here:${name}`, { name: me })
   const live = useConnection(topics)
   const [text, setText] = useState("")
   const [failed, setFailed] = useState("")
@@ -61,6 +62,7 @@ function Chat() {
       <p>
         room: <span id="room" data-status={state.status}>{state.status}</span>, live: <span id="live" data-status={live.status}>{live.status}</span>
       </p>
+      <p className="note" id="here">{members.length > 0 && `here: ${namesOf(members)}`}</p>
       {missed && <p className="note">some messages are not kept any more</p>}
       {error !== undefined && <p className="note">{String(error)}</p>}
       <ol>
@@ -84,6 +86,11 @@ function Chat() {
       <p className="note" id="failed">{failed}</p>
     </>
   )
+}
+
+/** Names of members, each once: somebody may have two pages open. */
+function namesOf(members: readonly Member[]): string {
+  return [...new Set(members.map(({ info }) => (info as { name: string }).name))].sort().join(", ")
 }
 
 /** Who was typing a moment ago. */

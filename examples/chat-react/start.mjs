@@ -2,6 +2,7 @@
 import { startServer, tidings } from "../tidings.mjs"
 import { serve } from "./serve.mjs"
 
-const { url } = await startServer(tidings())
+const server = await startServer(tidings())
 const site = await serve(Number(process.env.PORT ?? 8000))
-console.log(`open http://127.0.0.1:${site.address().port}/?${new URLSearchParams({ server: url, room: "lobby", name: "ann" })}`)
+console.log(`tidings is process ${server.pid} on ${server.url}`)
+console.log(`open http://127.0.0.1:${site.address().port}/?${new URLSearchParams({ server: server.url, room: "lobby", name: "ann" })}`)

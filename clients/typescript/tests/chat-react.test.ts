@@ -1,16 +1,17 @@
 import assert from "node:assert/strict"
-import { after, test } from "node:test"
+import { test } from "node:test"
 import type { Page } from "playwright-core"
 import { pageAt } from "./browser.js"
-import { Server } from "./server.js"
+import { startExample } from "./example.js"
+import { needed } from "./support.js"
 
-const { serve } = (await import(new URL("../../../../examples/chat-react/serve.mjs", import.meta.url).href)) as { serve(port: number): Promise<import("node:http").Server> }
-const site = await serve(0)
-after(() => (site.close(), site.closeAllConnections()))
-const { port } = site.address() as import("node:net").AddressInfo
+const said = await startExample("chat-react")
+const address = new URL(/^open (\S+)$/m.exec(said)![1]!)
 
-async function join(server: Server, name: string): Promise<Page> {
-  const { page } = await pageAt(`http://127.0.0.1:${port}/?${new URLSearchParams({ server: server.url, name })}`)
+async function join(name: string, room = "lobby"): Promise<Page> {
+  address.searchParams.set("name", name)
+  address.searchParams.set("room", room)
+  const { page } = await pageAt(address.href)
   await page.waitForSelector("#room[data-status=connected]")
   await page.waitForSelector("#live[data-status=connected]")
   return page
@@ -23,9 +24,8 @@ const say = async (page: Page, text: string) => {
   await page.click("form button:not([type])")
 }
 
-test("two pages chat, see each other typing and waving, and go on after the server restarts", async () => {
-  const server = await Server.start()
-  const [ann, bob] = [await join(server, "ann"), await join(server, "bob")]
+test("two pages chat, see each other typing and waving, and go on after a crash of the server", async () => {
+  const [ann, bob] = [await join("ann"), await join("bob")]
   await say(ann, "hello")
   await hears(bob, 1)
   await say(bob, "<b>hi</b>")
@@ -40,15 +40,22 @@ test("two pages chat, see each other typing and waving, and go on after the serv
     await ann.screenshot({ path: process.env.TIDINGS_SCREENSHOT })
   }
 
-  await server.stop()
+  process.kill(Number(/tidings is process (\d+)/.exec(said)![1]), "SIGKILL")
   await ann.waitForSelector("#room:not([data-status=connected])")
   await say(ann, "are you there?")
-  await server.run()
   await Promise.all([hears(ann, 3), hears(bob, 3)])
   const all = ["annhello", "bob<b>hi</b>", "annare you there?"]
   assert.deepEqual([await lines(ann), await lines(bob)], [all, all])
   // Who comes later reads what was said.
-  const carol = await join(server, "carol")
+  const carol = await join("carol")
   await hears(carol, 3)
   assert.deepEqual(await lines(carol), all)
+})
+
+needed("who is here is shown, and who leaves is not any more", async () => {
+  const [ann, bob] = [await join("ann", "porch"), await join("bob", "porch")]
+  const here = (page: Page, names: string) => page.waitForFunction(expected => document.querySelector("#here")?.textContent === expected, `here: ${names}`)
+  await Promise.all([here(ann, "ann, bob"), here(bob, "ann, bob")])
+  await bob.close()
+  await here(ann, "ann")
 })

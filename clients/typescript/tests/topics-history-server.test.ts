@@ -1,44 +1,12 @@
 /** Patterns, history and presence of topics with the real server. A server that refuses them is told apart, and these tests are skipped. */
 import assert from "node:assert/strict"
-import { test, type TestContext } from "node:test"
+import type { TestContext } from "node:test"
 import { Topics, type PresenceChange, type Restored, type TopicsOptions } from "../src/topics/index.js"
 import { fastClock } from "./fakes.js"
 import { Proxy } from "./proxy.js"
 import { Server, until } from "./server.js"
+import { needed, RULES } from "./support.js"
 import { cases, real, topicsApplication, type Talk } from "./talks.js"
-
-const RULES = `[[topics.rules]]
-pattern = "kept:**"
-history_messages = 10000
-
-[[topics.rules]]
-pattern = "short:**"
-history_messages = 3
-`
-
-/** Why the tests cannot run, if they cannot: what the server says that it does not do. */
-async function refusal(): Promise<string | undefined> {
-  const server = await Server.start({ config: RULES }).catch((error: unknown) => String(error))
-  if (typeof server === "string") return `the server does not take rules with history: ${server}`
-  const topics = new Topics({ server: server.url, project: "probe" })
-  try {
-    await topics.subscribe("probe:*")
-    await topics.subscribe("present", { presence: true })
-    await topics.history("kept:probe")
-    return undefined
-  } catch (error) {
-    return `the server refuses patterns, presence or history: ${String(error)}`
-  } finally {
-    topics.close()
-    await server.stop()
-  }
-}
-
-const refused = await refusal()
-
-function needed(name: string, run: (t: TestContext) => Promise<void>): void {
-  test(name, async t => (refused ? t.skip(refused) : run(t)))
-}
 
 function client(t: TestContext, options: TopicsOptions): Topics {
   const topics = new Topics(options)
