@@ -26,6 +26,10 @@ test("the package builds, and each of its entry points is there with its types",
   for (const expected of ["Topics", "Rooms", "Entities", "Sessions", "Hooks", "verify"]) assert.match(stdout, new RegExp(`\\b${expected}\\b`))
 })
 
+test("a program compiles with the types of the built package", async () => {
+  await run("node_modules/typescript/bin/tsc", "-p", "tests/consumer")
+})
+
 /** Largest size of what is imported from the package, minified and compressed, in bytes. */
 const BUDGETS: [what: string, source: string, bytes: number][] = [
   ["topics", 'export { Topics } from "tidings-client/topics"', 8 * 1024],

@@ -313,12 +313,17 @@ test("the topics are a read-only set and its iteration a snapshot", async () => 
   const set: ReadonlySet<string> = topics
   assert.deepEqual([set.size, set.has("a"), [...set], [...set.keys()], [...set.entries()]], [2, true, ["b", "a"], ["b", "a"], [["b", "b"], ["a", "a"]]])
   const seen: string[] = []
-  set.forEach(each => {
+  set.forEach((each, _, facade) => {
     seen.push(each)
+    assert.equal(facade, topics)
     void topics.unsubscribe(each)
   })
   assert.deepEqual(seen, ["b", "a"])
-  assert.equal("add" in set, false)
+  const open = topics as unknown as Set<string>
+  assert.throws(() => open.add("c"), TypeError)
+  assert.throws(() => open.delete("a"), TypeError)
+  assert.throws(() => (open.add = () => open), TypeError)
+  assert.ok(Object.isFrozen(topics))
 })
 
 test("settle waits for what is under way, whatever its outcome", async () => {

@@ -78,7 +78,8 @@ fn has(value: &Value, expected: &Value, bound: &mut Bound) -> bool {
             value.is_object() && members.iter().all(|(name, member)| has(&value[name], member, bound))
         }
         Value::Array(items) => value.as_array().is_some_and(|values| {
-            values.len() == items.len() && values.iter().zip(items).all(|(value, item)| has(value, item, bound))
+            values.len() == items.len()
+                && values.iter().zip(items).all(|(value, item)| has(value, item, bound))
         }),
         _ => value == expected,
     }
@@ -109,8 +110,9 @@ async fn request(server: &Harness, asked: &Value) -> (StatusCode, Value, Value) 
     }
     let response = request.send().await.expect("an answer");
     let headers = response.headers().iter();
-    let headers =
-        headers.map(|(name, value)| (name.to_string(), Value::from(value.to_str().unwrap_or_default()))).collect();
+    let headers = headers
+        .map(|(name, value)| (name.to_string(), Value::from(value.to_str().unwrap_or_default())))
+        .collect();
     let status = response.status();
     let text = response.text().await.expect("a body");
     (status, headers, serde_json::from_str(&text).unwrap_or_default())
@@ -128,9 +130,11 @@ async fn expect(party: &mut Party, step: &Value, ids: &[String], bound: &mut Bou
     for _ in expected {
         frames.push(party.next().await);
     }
-    let is_answer = |frame: &&Value| ["$reply", "RPC_ERROR"].contains(&frame["type"].as_str().unwrap_or_default());
+    let is_answer =
+        |frame: &&Value| ["$reply", "RPC_ERROR"].contains(&frame["type"].as_str().unwrap_or_default());
     let (answers, others): (Vec<&Value>, Vec<&Value>) = frames.iter().partition(is_answer);
-    let (expected_answers, expected_others): (Vec<&Value>, Vec<&Value>) = expected.iter().partition(is_answer);
+    let (expected_answers, expected_others): (Vec<&Value>, Vec<&Value>) =
+        expected.iter().partition(is_answer);
     for (id, answer) in ids.iter().zip(&answers) {
         assert_eq!(answer["meta"]["correlationId"], **id, "{what}");
     }

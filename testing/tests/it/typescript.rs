@@ -115,5 +115,5 @@ async fn a_hundred_cuts_silences_and_restarts_lose_nothing_and_double_nothing() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn types_are_as_promised_and_bundles_small() {
-    run(&["package"], 4).await;
+    run(&["package"], 5).await;
 }

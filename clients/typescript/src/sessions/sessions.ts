@@ -159,7 +159,7 @@ export class Session {
     return stop
   }
 
-  /** Subscribes again to all that this client has subscribed it to. */
+  /** @internal Subscribes again to all that this client has subscribed it to. */
   async _restore(): Promise<void> {
     for (const [streamId, envelope] of this.#wanted) await this.#subscribe(streamId, envelope)
   }

@@ -64,6 +64,8 @@ export class Topics implements ReadonlySet<string> {
     })
     this.#channel._states._add(() => this.#endIfClosed())
     onAbort(options.signal, () => this.close(options.signal!.reason))
+    // Nobody can give the set an `add` that nothing checks.
+    Object.freeze(this)
   }
 
   get state(): ConnectionState {

@@ -49,7 +49,9 @@ export function decode(data: string | ArrayBuffer): Frame {
   const headerEnd = binary ? 2 + new DataView(data).getUint16(0) : 0
   const frame = JSON.parse(binary ? decoder.decode(new Uint8Array(data, 2, headerEnd - 2)) : data) as Frame | null
   if (typeof frame?.type !== "string") throw new TypeError("a frame has no type")
-  return { ...frame, ...(binary && { payload: new Uint8Array(data, headerEnd) }), binary }
+  if (binary) frame.payload = new Uint8Array(data, headerEnd)
+  frame.binary = binary
+  return frame
 }
 
 /** A binary frame: the header's length in two bytes, the header, the bytes. */
