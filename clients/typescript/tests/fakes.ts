@@ -112,7 +112,7 @@ export class FakeNetwork {
   readonly reported: unknown[] = []
   /** What `Math.random` gives. */
   random = 1 - Number.EPSILON
-  woken: () => void = () => {}
+  readonly #wakers = new Set<() => void>()
   /** Answers plain requests. By default nobody answers. */
   answer: (url: string, init?: RequestInit) => Promise<Response> = () => Promise.reject(new TypeError("unreachable"))
 
@@ -128,11 +128,18 @@ export class FakeNetwork {
       } as never,
       fetch: ((url: string, init?: RequestInit) => this.answer(url, init)) as typeof fetch,
       wake: woken => {
-        this.woken = woken
-        return () => (this.woken = () => {})
+        // A function of its own, as the same one may come twice.
+        const own = () => woken()
+        this.#wakers.add(own)
+        return () => this.#wakers.delete(own)
       },
       report: error => void this.reported.push(error),
     }
+  }
+
+  /** The device wakes up. */
+  woken(): void {
+    for (const waker of [...this.#wakers]) waker()
   }
 
   /** The latest socket. */

@@ -150,6 +150,7 @@ test("messages whose check takes time keep their order", async () => {
 test("a typed topic is made of checked arguments and read back", () => {
   const Room = topic("room", z.object({ roomId: z.uuid() }), ({ roomId }) => `room:${roomId}`, text => ({ roomId: text.split(":")[1] }))
   const roomId = "6f1c2d3e-4b5a-4c7d-8e9f-0a1b2c3d4e5f"
+  assert.equal(Room.name, "room")
   assert.equal(Room.make({ roomId }), `room:${roomId}`)
   assert.throws(() => Room.make({ roomId: "x" }), ValidationError)
   assert.deepEqual(Room.parse(`room:${roomId}`), { roomId })

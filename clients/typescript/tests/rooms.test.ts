@@ -264,6 +264,26 @@ test("a write that nobody answers is repeated, and given up in time", async () =
   assert.ok(sent > 1)
 })
 
+test("a write that is aborted leaves its number to no other, as it may have been stored", async () => {
+  const network = new FakeNetwork()
+  const sent: unknown[] = []
+  network.answer = (_, init) => {
+    const headers = init!.headers as Record<string, string>
+    sent.push([headers["producer-id"], headers["producer-seq"]])
+    return sent.length === 1 ? Promise.reject(new TypeError("reset")) : Promise.resolve(Response.json({ cursor: "01A", emittedAt: "t" }))
+  }
+  const room = new Rooms({ server: "https://tidings.example", environment: network.environment }).room("r")
+  const controller = new AbortController()
+  const aborted = assert.rejects(room.write({ type: "messageEvent", payload: { n: 1 } }, { signal: controller.signal }), { name: "AbortError" })
+  await turn()
+  controller.abort()
+  await aborted
+  await room.write({ type: "messageEvent", payload: { n: 2 } })
+  const [first, second] = sent as [string, string][]
+  assert.equal(sent.length, 2)
+  assert.notEqual(first![0], second![0])
+})
+
 test("server-sent events are the same in whatever pieces they come", () => {
   const text = "\uFEFFretry: 5\r\nid: 1\revent: a\ndata: x\ndata:y\n\n: comment\n\nid: 2\n\ndata\n\nretry: no\nid: \0\n\n"
   const whole = new SseParser().feed(text)

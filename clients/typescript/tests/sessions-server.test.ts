@@ -137,6 +137,28 @@ test("a token that is refused is replaced once, and what stays refused is told",
   await assert.rejects(refused.done, (error: any) => error.status === 401)
 })
 
+test("a reader waits as long as the server asks, also when the device wakes up, and sooner where it asks for nothing", async () => {
+  const network = new FakeNetwork()
+  let asked = 0
+  let headers: Record<string, string> = { "retry-after": "7" }
+  network.answer = async () => (asked++, new Response("not now", { status: 503, headers }))
+  const reader = new Sessions({ server: "http://x", environment: network.environment }).session("s").follow({})
+  await until(() => reader.state.status === "waiting")
+  assert.equal(reader.state.status === "waiting" && reader.state.retryAt - network.clock.now(), 7_000)
+  headers = {}
+  network.woken()
+  await network.clock.advance(6_999)
+  assert.equal(asked, 1)
+  await network.clock.advance(1)
+  await until(() => asked === 2 && reader.state.status === "waiting")
+  network.woken()
+  await network.clock.advance(0)
+  await until(() => asked === 3)
+  reader.close()
+  await reader.done
+  assert.equal(network.clock.next, undefined)
+})
+
 test("a page that does not read keeps its session alive by touching it", async () => {
   const network = new FakeNetwork()
   const paths: string[] = []

@@ -40,7 +40,7 @@ async fn topics_with_patterns_history_and_presence_work_with_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rooms_are_followed_as_the_table_says() {
-    run(&["rooms"], 15).await;
+    run(&["rooms"], 16).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +70,7 @@ async fn rooms_work_with_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_work_with_the_server() {
-    run(&["sessions-server"], 8).await;
+    run(&["sessions-server"], 9).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

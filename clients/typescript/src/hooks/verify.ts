@@ -80,7 +80,7 @@ export async function verify<Payload = unknown>(
 
 function importKey(secret: string): Promise<CryptoKey> {
   const bytes = decodeBase64(secret.replace(/^whsec_/, ""))
-  if (!bytes || bytes.length === 0) throw new TypeError("a secret is whsec_ and base64, as the server gives it")
+  if (!bytes?.length) throw new TypeError("a secret is whsec_ and base64")
   return crypto.subtle.importKey("raw", bytes, { name: "HMAC", hash: "SHA-256" }, false, ["verify"])
 }
 

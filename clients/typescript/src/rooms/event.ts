@@ -61,7 +61,7 @@ export function parseMessage(name: string | undefined, json: string): RoomMessag
 }
 
 /** `retryAfter` of a detail, in milliseconds. */
-export function retryAfterOf(detail: { retryAfter?: unknown } | null | undefined): number | undefined {
-  const seconds = detail?.retryAfter
-  return typeof seconds === "number" && seconds >= 0 ? seconds * 1000 : undefined
+export function retryAfterOf(detail: RoomInfo["detail"]): number | undefined {
+  const seconds = Number(detail.retryAfter)
+  return seconds >= 0 ? seconds * 1000 : undefined
 }

@@ -1,7 +1,7 @@
 import { onAbort } from "../connection/abort.js"
-import { Backoff } from "../connection/backoff.js"
+import { Backoff, retryAfterMs } from "../connection/backoff.js"
 import type { ConnectionState, Ending } from "../connection/connection.js"
-import { isTransient, TidingsError } from "../connection/errors.js"
+import { isTransient, type TidingsError } from "../connection/errors.js"
 import { Follower, type Following, type Step } from "../connection/follower.js"
 import { call } from "../connection/listeners.js"
 import { guardedFetch } from "./guarded-fetch.js"
@@ -127,13 +127,13 @@ export class Reader extends Follower implements FollowingSession {
   }
 
   async #failed(error: unknown): Promise<Ending> {
-    const code = (error as { status?: number }).status
+    const { status: code, headers } = error as { status?: number; headers?: Record<string, string> }
     if (code === 404) {
       try {
         await this.#session._restore()
       } catch (cause) {
-        const gone = cause instanceof TidingsError && !cause.retryable
-        return { reason: gone ? "not-found" : "lost", reconnect: !gone, error: cause, code }
+        const { retryable = true, retryAfterMs } = cause as Partial<TidingsError>
+        return { reason: retryable ? "lost" : "not-found", reconnect: retryable, retryAfterMs, error: cause, code }
       }
       this.offset = "-1"
       call(() => this.#handlers.expired?.(), this._environment.report)
@@ -141,7 +141,7 @@ export class Reader extends Follower implements FollowingSession {
     }
     if (code === 401) return { reason: "token-refused", reconnect: this.#parts.token._renewable, tokenRefused: true, error, code }
     const final = code !== undefined && code >= 400 && code !== 409 && !isTransient(code)
-    return { reason: final ? "refused" : "lost", reconnect: !final, error, code }
+    return { reason: final ? "refused" : "lost", reconnect: !final, retryAfterMs: retryAfterMs(headers?.["retry-after"] ?? null, this._environment.clock.now()), error, code }
   }
 
   async #deliver(item: unknown): Promise<void> {
