@@ -52,7 +52,7 @@ test("two pages chat, see each other typing and waving, and go on after a crash 
   assert.deepEqual(await lines(carol), all)
 })
 
-needed("who is here is shown, and who leaves is not any more", async () => {
+needed("who is here is shown, and who leaves is not any more", ["presence"], async () => {
   const [ann, bob] = [await join("ann", "porch"), await join("bob", "porch")]
   const here = (page: Page, names: string) => page.waitForFunction(expected => document.querySelector("#here")?.textContent === expected, `here: ${names}`)
   await Promise.all([here(ann, "ann, bob"), here(bob, "ann, bob")])

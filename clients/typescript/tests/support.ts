@@ -12,27 +12,26 @@ pattern = "short:**"
 history_messages = 3
 `
 
-/** Why the tests cannot run, if they cannot: what the server says that it does not do. */
-async function refusal(): Promise<string | undefined> {
-  const server = await Server.start({ config: RULES }).catch((error: unknown) => String(error))
-  if (typeof server === "string") return `the server does not take rules with history: ${server}`
+type Need = "patterns" | "presence" | "history"
+
+/** What the server says to each, if it refuses it. */
+async function refusals(): Promise<Partial<Record<Need, string>>> {
+  const server = await Server.start({ config: RULES }).catch(() => Server.start())
   const topics = new Topics({ server: server.url, project: "probe" })
-  try {
-    await topics.subscribe("probe:*")
-    await topics.subscribe("present", { presence: true })
-    await topics.history("kept:probe")
-    return undefined
-  } catch (error) {
-    return `the server refuses patterns, presence or history: ${String(error)}`
-  } finally {
-    topics.close()
-    await server.stop()
-  }
+  const refused: Partial<Record<Need, string>> = {}
+  const ask = (need: Need, answer: Promise<unknown>) => answer.catch((error: unknown) => void (refused[need] = `the server refuses ${need}: ${String(error)}`))
+  await ask("patterns", topics.subscribe("probe:*"))
+  await ask("presence", topics.subscribe("present", { presence: true }))
+  await ask("history", topics.history("kept:probe"))
+  topics.close()
+  await server.stop()
+  return refused
 }
 
-const refused = await refusal()
+const refused = await refusals()
 
-export function needed(name: string, run: (t: TestContext) => Promise<void>): void {
-  test(name, async t => (refused ? t.skip(refused) : run(t)))
+/** A test of what the server may not serve yet. */
+export function needed(name: string, needs: Need[], run: (t: TestContext) => Promise<void>): void {
+  const [why] = needs.flatMap(need => refused[need] ?? [])
+  test(name, async t => (why ? t.skip(why) : run(t)))
 }
-

@@ -40,6 +40,8 @@ export interface Step {
 
 export interface Talk {
   name: string
+  /** What not every server has. */
+  needs?: "patterns" | "history" | "presence"
   steps: Step[]
 }
 

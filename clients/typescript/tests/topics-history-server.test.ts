@@ -1,4 +1,4 @@
-/** Patterns, history and presence of topics with the real server. A server that refuses them is told apart, and these tests are skipped. */
+/** Patterns, history and presence of topics with the real server. What it refuses is skipped, with its words. */
 import assert from "node:assert/strict"
 import type { TestContext } from "node:test"
 import { Topics, type PresenceChange, type Restored, type TopicsOptions } from "../src/topics/index.js"
@@ -14,12 +14,13 @@ function client(t: TestContext, options: TopicsOptions): Topics {
   return topics
 }
 
-needed("the client talks of patterns, history and presence as the table says", async () => {
-  const server = await Server.start({ config: RULES })
-  for (const talk of cases<Talk[]>("topics/more-talks.json")) await real(server, talk, topicsApplication)
-})
+for (const talk of cases<Talk[]>("topics/more-talks.json")) {
+  needed(`the client talks as the table says: ${talk.name}`, [talk.needs!], async () => {
+    await real(await Server.start({ config: RULES }), talk, topicsApplication)
+  })
+}
 
-needed("a hundred cuts, silences and restarts lose nothing and double nothing on a topic with history", async t => {
+needed("a hundred cuts, silences and restarts lose nothing and double nothing on a topic with history", ["history"], async t => {
   const server = await Server.start({ config: RULES })
   const proxy = await Proxy.start(server.url)
   const environment = { clock: fastClock(25) }
@@ -48,7 +49,7 @@ needed("a hundred cuts, silences and restarts lose nothing and double nothing on
   assert.ok(restored.length > 20 && restored.every(({ recovered }) => recovered), JSON.stringify(restored.filter(({ recovered }) => !recovered)))
 })
 
-needed("what a topic with a short history does not keep is told", async t => {
+needed("what a topic with a short history does not keep is told", ["history"], async t => {
   const server = await Server.start({ config: RULES })
   const proxy = await Proxy.start(server.url)
   const topics = client(t, { server: proxy.url, project: "p" })
@@ -68,7 +69,7 @@ needed("what a topic with a short history does not keep is told", async t => {
   assert.deepEqual(restored.map(({ recovered }) => recovered), [true, false])
 })
 
-needed("a history survives a restart of the server, and is recovered from", async t => {
+needed("a history survives a restart of the server, and is recovered from", ["history"], async t => {
   const server = await Server.start({ config: RULES })
   const topics = client(t, { server: server.url, project: "p", environment: { clock: fastClock(10) } })
   const heard: unknown[] = []
@@ -83,7 +84,7 @@ needed("a history survives a restart of the server, and is recovered from", asyn
   assert.deepEqual(restored, [{ topic: "kept:2", recovered: true }])
 })
 
-needed("excludeSelf holds for what is replayed to the same session", async t => {
+needed("excludeSelf holds for what is replayed to the same session", ["history"], async t => {
   const server = await Server.start({ config: RULES })
   const proxy = await Proxy.start(server.url)
   const topics = client(t, { server: proxy.url, project: "p" })
@@ -97,7 +98,7 @@ needed("excludeSelf holds for what is replayed to the same session", async t => 
   assert.deepEqual(heard, ["other"])
 })
 
-needed("members hear who comes and goes, also through a cut", async t => {
+needed("members hear who comes and goes, also through a cut", ["presence"], async t => {
   const server = await Server.start()
   const proxy = await Proxy.start(server.url)
   const ann = client(t, { server: server.url, project: "p" })

@@ -35,7 +35,7 @@ async fn topics_work_with_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "the server refuses patterns, history and presence of topics so far"]
 async fn topics_with_patterns_history_and_presence_work_with_the_server() {
-    run(&["topics-history-server"], 6).await;
+    run(&["topics-history-server"], 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
