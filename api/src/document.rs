@@ -63,6 +63,9 @@ pub struct StatusAnswer {
     /// Databases that changes of entities are read from and that cannot be reached at the moment; absent if there are none.
     #[schema(nullable = false)]
     unavailable_sources: Option<u32>,
+    /// Projects whose database is not set up for what is configured, each with what is missing; absent if there are none.
+    #[schema(nullable = false)]
+    misconfigured_sources: Option<Vec<String>>,
 }
 
 /// Error responses of every request.

@@ -251,7 +251,7 @@ impl From<SourceError> for ApiError {
         use StatusCode as S;
         match &error {
             SourceError::InvalidCursor(_) => Self::bad_request("invalid_cursor", error),
-            SourceError::Unavailable(_) => {
+            SourceError::Unavailable(_) | SourceError::Misconfigured(_) => {
                 let message = "the database that has the changes cannot be reached at the moment";
                 let told = Self::new(S::SERVICE_UNAVAILABLE, "source_unavailable", message);
                 let told = Self { failure: Some(error.to_string()), ..told };

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 use tidings_engine::log::StoreError;
+use tidings_entities::SourceState;
 use utoipa::OpenApi;
 
 use crate::Api;
@@ -88,11 +89,21 @@ pub async fn ready(State(api): State<Api>) -> Result<axum::Json<Value>, ApiError
 
 /// What a server that is ready says. Databases that are away do not keep it from serving everything else.
 fn status(api: &Api) -> Value {
-    let away = api.entities.states().iter().filter(|state| state.failing.is_some()).count();
-    match away {
-        0 => json!({ "status": "ready" }),
-        away => json!({ "status": "ready", "unavailableSources": away }),
+    let states = api.entities.states();
+    let mut status = json!({ "status": "ready" });
+    let away = states.iter().filter(|state| state.failing.is_some()).count();
+    if away > 0 {
+        status["unavailableSources"] = away.into();
     }
+    let misconfigured = |state: &SourceState| {
+        let what = state.failing.as_ref()?.misconfigured.as_ref()?;
+        Some(format!("{}: {what}", state.project))
+    };
+    let misconfigured: Vec<String> = states.iter().filter_map(misconfigured).collect();
+    if !misconfigured.is_empty() {
+        status["misconfiguredSources"] = misconfigured.into();
+    }
+    status
 }
 
 /// All metrics in the Prometheus text format. Needs the admin key, except in dev mode.

@@ -125,11 +125,6 @@ pub enum CommandError {
     /// The configuration names several databases.
     #[error("the configuration names several databases: say which with --project")]
     SeveralDatabases,
-    /// In mode `logical` there are no triggers.
-    #[error(
-        "attach and detach put triggers on tables, which mode `logical` does not use; this version of tidings changes no publication"
-    )]
-    NoTriggers,
     /// The port for deliveries cannot be listened on.
     #[error("cannot listen on 127.0.0.1:{port}: {error}")]
     Listen {

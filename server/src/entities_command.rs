@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use tidings_engine::WallClock;
 use tidings_entities::EntityCode;
 use tidings_model::ProjectId;
 use tidings_postgres::DatabaseError;
 use tidings_postgres::schema::{self, Log, Operator, Status};
-use tidings_server::{Config, DatabaseUrl, Mode};
+use tidings_server::{Config, DatabaseUrl, Mode, SourceOptions};
 use tokio::runtime::Runtime;
 
 use crate::command::CommandError;
@@ -33,11 +33,11 @@ enum Verb {
         tidings entities install --database-url postgres://localhost/shop\n  \
         tidings entities install --print > install.sql")]
     Install(Install),
-    /// Tell the changes of a table, by triggers on it.
+    /// Tell the changes of a table, by triggers on it or, in mode logical, by a publication and a replication slot.
     #[command(after_help = "Example:\n  \
         tidings entities attach public.todos --code todo --key id --config tidings.toml")]
     Attach(Attach),
-    /// Stop telling the changes of a table, and remove the triggers.
+    /// Stop telling the changes of a table. With the last one in mode logical the replication slot is dropped.
     #[command(after_help = "Example:\n  tidings entities detach public.todos --config tidings.toml")]
     Detach(Detach),
     /// Remove everything that `install` and `attach` have made, except for the table `app.logging`.
@@ -81,8 +81,29 @@ struct Attach {
     /// Column with the id of the entity, of type uuid, written without quotes.
     #[arg(long, value_name = "COLUMN")]
     key: String,
+    /// How the changes are read; without it, as the configuration says, or by triggers.
+    #[arg(long)]
+    mode: Option<AttachMode>,
     #[command(flatten)]
     target: DatabaseTarget,
+}
+
+/// How the changes of a table are read.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AttachMode {
+    /// By triggers on the table.
+    Outbox,
+    /// By logical replication.
+    Logical,
+}
+
+impl From<AttachMode> for Mode {
+    fn from(mode: AttachMode) -> Self {
+        match mode {
+            AttachMode::Outbox => Self::Outbox,
+            AttachMode::Logical => Self::Logical,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -112,13 +133,18 @@ impl EntitiesCommand {
                 target.with(async |operator| operator.install().await)?;
                 Ok(writeln!(io::stdout(), "the schema app is installed")?)
             }
-            Verb::Attach(Attach { table, code, key, target }) => {
-                target.by_triggers()?;
-                target.with(async |operator| operator.attach(&table, &code, &key).await)?;
+            Verb::Attach(Attach { table, code, key, mode, target }) => {
+                match mode.map_or_else(|| target.mode(), |mode| Ok(mode.into()))? {
+                    Mode::Outbox => {
+                        target.with(async |operator| operator.attach(&table, &code, &key).await)?
+                    }
+                    Mode::Logical => {
+                        target.with(async |operator| operator.publish(&table, &code, &key).await)?
+                    }
+                }
                 Ok(writeln!(io::stdout(), "changes of {table} are told as {code}")?)
             }
             Verb::Detach(Detach { table, target }) => {
-                target.by_triggers()?;
                 let was = target.with(async |operator| operator.detach(&table).await)?;
                 let what = if was { "are not told any more" } else { "were not told" };
                 Ok(writeln!(io::stdout(), "changes of {table} {what}")?)
@@ -155,6 +181,20 @@ impl DatabaseTarget {
         if let Some(url) = &self.database_url {
             return Ok(url.clone());
         }
+        let url = self.configured()?.database_url;
+        url.map(|url: DatabaseUrl| url.reveal().to_owned()).ok_or(CommandError::NoDatabase)
+    }
+
+    /// How the changes of the database are read. By triggers, if no configuration says otherwise.
+    fn mode(&self) -> Result<Mode, CommandError> {
+        match self.database_url {
+            Some(_) => Ok(Mode::Outbox),
+            None => Ok(self.configured()?.mode),
+        }
+    }
+
+    /// The database that the configuration names.
+    fn configured(&self) -> Result<SourceOptions, CommandError> {
         let config = Config::load(self.config.as_deref(), std::env::vars_os())?;
         let sources: Vec<_> = config.capabilities.entities.sources().collect();
         let wanted = match &self.project {
@@ -162,21 +202,7 @@ impl DatabaseTarget {
             None if sources.len() > 1 => return Err(CommandError::SeveralDatabases),
             None => sources.first(),
         };
-        let url = wanted.and_then(|source| source.database_url.as_ref());
-        url.map(|url: &DatabaseUrl| url.reveal().to_owned()).ok_or(CommandError::NoDatabase)
-    }
-
-    /// Refuses a database whose changes do not come by triggers.
-    fn by_triggers(&self) -> Result<(), CommandError> {
-        if self.database_url.is_some() {
-            return Ok(());
-        }
-        let config = Config::load(self.config.as_deref(), std::env::vars_os())?;
-        let logical = config.capabilities.entities.sources().any(|source| {
-            source.mode == Mode::Logical
-                && self.project.as_ref().is_none_or(|project| *project == source.project)
-        });
-        if logical { Err(CommandError::NoTriggers) } else { Ok(()) }
+        wanted.map(|source| (*source).clone()).ok_or(CommandError::NoDatabase)
     }
 }
 
@@ -189,11 +215,27 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     writeln!(out, "registry: {} subscriptions", status.subscriptions)?;
     writeln!(out, "attached tables: {}", status.attachments.len())?;
     for attached in &status.attachments {
-        let state = match attached.triggers {
-            4 => String::new(),
-            count => format!(" ({count} of 4 triggers are active: attach it again)"),
+        let state = match (attached.published, attached.triggers) {
+            (Some(true), _) => ", by logical replication".to_owned(),
+            (Some(false), _) => {
+                ", by logical replication (not in the publication: attach it again)".to_owned()
+            }
+            (None, 4) => String::new(),
+            (None, count) => format!(" ({count} of 4 triggers are active: attach it again)"),
         };
         writeln!(out, "  {} as {} by {}{state}", attached.table, attached.code, attached.key)?;
+    }
+    if let Some(slot) = &status.slot {
+        let state = match (slot.lost, slot.active) {
+            (true, _) => "lost",
+            (false, true) => "read by a node",
+            (false, false) => "read by nobody",
+        };
+        let (name, retained, behind) = (&slot.name, slot.retained, slot.behind);
+        writeln!(
+            out,
+            "slot {name}: {state}, {behind} bytes behind, {retained} bytes of the log kept for it"
+        )?;
     }
     writeln!(out, "nodes: {}", status.nodes.len())?;
     for node in &status.nodes {

@@ -91,11 +91,7 @@ impl Postgres {
     }
 
     fn create(fsync: Fsync) -> Self {
-        let folder = TempDir::with_prefix("tidings-postgres-").expect("a folder").keep();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
-        if let Some((user, group)) = unprivileged() {
-            chown(&folder, Some(user), Some(group)).expect("root gives folders away");
-        }
+        let folder = private_folder();
         let data = folder.join("data");
         let mut init = program("initdb");
         init.args([
@@ -107,7 +103,7 @@ impl Postgres {
         ]);
         run(init.arg("--locale=C.UTF-8").arg("-D").arg(&data));
         let settings = "listen_addresses = '127.0.0.1'\nmax_connections = 200\nshared_buffers = 32MB\n\
-            wal_level = logical\nmax_wal_senders = 10\nmax_replication_slots = 10\nmax_prepared_transactions = 10\n\
+            wal_level = logical\nmax_wal_senders = 50\nmax_replication_slots = 50\nmax_prepared_transactions = 10\n\
             timezone = UTC\nautovacuum_naptime = 1h\nlog_min_messages = warning\nlog_min_error_statement = panic\n";
         let mut file =
             fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).expect("a file");
@@ -116,6 +112,31 @@ impl Postgres {
         let server = Self { folder, port: free_port(), fsync, guard };
         run(&mut server.start_command());
         server
+    }
+
+    /// A standby of this server, which streams from it and on which every commit waits from now on.
+    pub async fn synchronous_standby(&self) -> Self {
+        let (from, fsync) = (self.port, self.fsync);
+        let standby = blocking(move || {
+            let folder = private_folder();
+            let mut copy = program("pg_basebackup");
+            copy.args(["-h", "127.0.0.1", "-U", "postgres", "-X", "stream", "-c", "fast", "-R", "-p"]);
+            run(copy.arg(from.to_string()).arg("-D").arg(folder.join("data")));
+            let guard = Guard::over(&folder);
+            let server = Self { folder, port: free_port(), fsync, guard };
+            run(&mut server.start_command());
+            server
+        })
+        .await;
+        let sql = self.client("postgres").await;
+        sql.batch_execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await.expect("it is set");
+        sql.batch_execute("SELECT pg_reload_conf()").await.expect("it is read again");
+        let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        crate::eventually("the standby is synchronous", async || {
+            sql.query_one(synchronous, &[]).await.expect("a number").get::<_, i64>(0) == 1
+        })
+        .await;
+        standby
     }
 
     /// A new and empty database.
@@ -210,6 +231,19 @@ impl Postgres {
         settings.write_all(b"ssl = on\n").expect("it is ours");
     }
 
+    /// Asks a user for the password, from now on.
+    pub async fn demand_password(&self, user: &str) {
+        let file = self.folder.join("data/pg_hba.conf");
+        let rules = fs::read_to_string(&file).expect("it is ours");
+        let rule = format!("host all {user} 127.0.0.1/32 scram-sha-256\n{rules}");
+        fs::write(&file, rule).expect("it is ours");
+        self.client("postgres")
+            .await
+            .batch_execute("SELECT pg_reload_conf()")
+            .await
+            .expect("it is read again");
+    }
+
     /// Port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
@@ -289,6 +323,16 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
         tokio_postgres::connect(url, tokio_postgres::NoTls).await.expect("the database answers");
     tokio::spawn(connection);
     client
+}
+
+/// An empty folder that belongs to the user under which servers run.
+fn private_folder() -> PathBuf {
+    let folder = TempDir::with_prefix("tidings-postgres-").expect("a folder").keep();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
+    if let Some((user, group)) = unprivileged() {
+        chown(&folder, Some(user), Some(group)).expect("root gives folders away");
+    }
+    folder
 }
 
 /// Runs a program that takes a while, without holding up other tasks.

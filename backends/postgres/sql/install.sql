@@ -119,13 +119,14 @@ CREATE TABLE IF NOT EXISTS app.tidings_horizon (
     snapshot pg_snapshot NOT NULL
 );
 
--- The tables whose changes are captured by triggers.
+-- The tables whose changes are captured: by triggers, or by logical replication.
 CREATE TABLE IF NOT EXISTS app.tidings_attachment (
     id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     relation regclass NOT NULL UNIQUE,
     entity_code varchar(100) NOT NULL,
     key_column name NOT NULL,
-    attached_ts timestamptz NOT NULL DEFAULT now()
+    attached_ts timestamptz NOT NULL DEFAULT now(),
+    by_log boolean NOT NULL DEFAULT false
 );
 
 -- Work that one tidings does at a time, with how far it has got.
@@ -354,16 +355,13 @@ LANGUAGE sql STABLE AS $$
     FROM app.rxdb_subscription AS s GROUP BY s.entity_code ORDER BY s.entity_code
 $$;
 
--- Captures the changes of a table under an entity's code, by triggers on whole statements. The key is a column of type
--- uuid. Attaching a table again replaces its code and key.
-CREATE OR REPLACE FUNCTION app.tidings_attach(p_relation regclass, p_entity_code varchar, p_key name) RETURNS void
-LANGUAGE plpgsql AS $attach$
+-- Refuses a table whose changes cannot be captured by this key.
+CREATE OR REPLACE FUNCTION app.tidings_check_key(p_relation regclass, p_key name) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
     kind "char";
     space name;
     key_type oid;
-    number integer;
-    capture text;
 BEGIN
     SELECT c.relkind, n.nspname INTO kind, space
     FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = p_relation;
@@ -380,6 +378,20 @@ BEGIN
         RAISE EXCEPTION 'column % of % is of type %, and tidings needs a key of type uuid',
             quote_ident(p_key), p_relation, format_type(key_type, NULL) USING ERRCODE = 'datatype_mismatch';
     END IF;
+END
+$$;
+
+-- Captures the changes of a table under an entity's code, by triggers on whole statements. The key is a column of type
+-- uuid. Attaching a table again replaces its code and key.
+CREATE OR REPLACE FUNCTION app.tidings_attach(p_relation regclass, p_entity_code varchar, p_key name) RETURNS void
+LANGUAGE plpgsql AS $attach$
+DECLARE
+    number integer;
+    capture text;
+BEGIN
+    PERFORM app.tidings_check_key(p_relation, p_key);
+    -- It may be captured in the other mode, and would be told twice.
+    PERFORM app.tidings_detach(p_relation) FROM app.tidings_attachment AS a WHERE a.relation = p_relation AND a.by_log;
     INSERT INTO app.tidings_attachment (relation, entity_code, key_column) VALUES (p_relation, p_entity_code, p_key)
     ON CONFLICT (relation) DO UPDATE SET entity_code = EXCLUDED.entity_code, key_column = EXCLUDED.key_column
     RETURNING id INTO number;
@@ -442,6 +454,10 @@ BEGIN
         FOREACH event IN ARRAY ARRAY['insert', 'update', 'delete', 'truncate'] LOOP
             EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', 'tidings_' || event, p_relation);
         END LOOP;
+        IF EXISTS (SELECT FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid
+                   WHERE p.pubname = 'tidings_changes' AND r.prrelid = p_relation) THEN
+            EXECUTE format('ALTER PUBLICATION tidings_changes DROP TABLE %s', p_relation);
+        END IF;
     END IF;
     EXECUTE format('DROP FUNCTION IF EXISTS app.%I()', 'tidings_capture_' || number);
     RETURN true;

@@ -12,6 +12,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{DatabaseError, OLDEST_VERSION, message};
+use crate::logical::{Login, Wire, WireError};
 use crate::tls;
 
 /// Where the database is, and how long to wait for it.
@@ -147,6 +148,11 @@ impl Target {
             return Err(error);
         }
         Ok((client, driver, open))
+    }
+
+    /// Connects to read the stream of a replication slot.
+    pub(crate) async fn wire(&self, login: &Login) -> Result<Wire, WireError> {
+        Wire::connect(&self.config, &self.tls, login).await
     }
 
     /// Waits for work, but not for ever.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidings_engine::{Clock, Metrics, Rng};
+use tidings_entities::SourceError;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -17,7 +18,7 @@ use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::relay::DatabaseRelay;
 use crate::snapshot::Snapshot;
-use crate::{lease, upkeep};
+use crate::{lease, logical, upkeep};
 
 /// What is known of a database before it is asked.
 #[derive(Clone, Debug)]
@@ -38,6 +39,20 @@ pub struct Options {
     pub since_window: Duration,
     /// Whether entries of `app.logging` become `sent` when they have been read. Default: true.
     pub mark_status: bool,
+    /// How changes of attached tables come into the outbox. Default: by triggers.
+    pub capture: Capture,
+    /// Bytes of the database's log that may be kept for the replication slot. Beyond, it is made anew. Default: 4 GiB.
+    pub slot_retained_limit: i64,
+}
+
+/// How changes of attached tables come into the outbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Capture {
+    /// Triggers on the tables write them.
+    #[default]
+    Triggers,
+    /// A node reads the log of the database, by logical replication.
+    Log,
 }
 
 impl Options {
@@ -52,6 +67,8 @@ impl Options {
             time_limits: TimeLimits::default(),
             since_window: Duration::from_secs(15 * 60),
             mark_status: true,
+            capture: Capture::Triggers,
+            slot_retained_limit: 4 << 30,
         }
     }
 }
@@ -77,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) listening: watch::Sender<bool>,
     /// What the reader of this node has read; `None` before it has begun.
     read: Mutex<Option<Snapshot>>,
+    /// Why changes do not come into the outbox, if they do not.
+    problem: Mutex<Option<SourceError>>,
 }
 
 impl Database {
@@ -88,6 +107,9 @@ impl Database {
         metrics: &Metrics,
     ) -> Result<Self, DatabaseError> {
         let target = Arc::new(Target::new(&options.url, clock.clone(), options.time_limits)?);
+        // Nobody is promised to hear of changes before it is known that they come.
+        let problem = (options.capture == Capture::Log)
+            .then(|| SourceError::Unavailable("the replication slot was not looked at yet".to_owned()));
         let shared = Arc::new(Shared {
             pool: Pool::new(target, options.connections, rng.clone()),
             meters: Meters::new(metrics, &options.project),
@@ -97,6 +119,7 @@ impl Database {
             woken: watch::Sender::new(0),
             listening: watch::Sender::new(false),
             read: Mutex::default(),
+            problem: Mutex::new(problem),
         });
         let directory = Arc::new(Directory::new(shared.clone()));
         Ok(Self { shared, directory })
@@ -130,16 +153,38 @@ impl Database {
             lease::keep(self.shared.clone(), self.directory.clone()),
             self.directory.write(),
             upkeep::upkeep(self.shared.clone()),
+            feed(self.shared.clone()),
         );
     }
 
     /// Gives the lease back and removes this node's subscriptions, when the server stops.
     pub async fn leave(&self) -> Result<(), DatabaseError> {
+        if self.shared.options.capture == Capture::Log {
+            logical::leave(&self.shared).await?;
+        }
         lease::leave(&self.shared).await
     }
 }
 
+/// Brings changes into the outbox, if triggers do not.
+async fn feed(shared: Arc<Shared>) {
+    match shared.options.capture {
+        Capture::Triggers => logical::remove_abandoned(shared).await,
+        Capture::Log => logical::lead(shared).await,
+    }
+}
+
 impl Shared {
+    /// Notes why changes do not come into the outbox, or that they do.
+    pub(crate) fn set_problem(&self, problem: Option<SourceError>) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why changes do not come into the outbox, if they do not.
+    pub(crate) fn problem(&self) -> Option<SourceError> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Notes how far the reader of this node has got.
     pub(crate) fn note_read(&self, read: Snapshot) {
         *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some(read);

@@ -43,6 +43,15 @@ pub enum DatabaseError {
     /// The schema `app` is missing, or not that of tidings.
     #[error("the schema of tidings is not in the database; run `tidings entities install` ({0})")]
     NotInstalled(String),
+    /// The database is not set up for what is configured.
+    #[error("{0}")]
+    Misconfigured(String),
+    /// Another node has taken over.
+    #[error("another node reads the replication slot")]
+    NotHeld,
+    /// The publication of attached tables is missing where it is read.
+    #[error("{0}")]
+    PublicationMissing(String),
     /// The database has refused a statement.
     #[error("{0}")]
     Refused(String),
@@ -84,7 +93,10 @@ pub(crate) fn message(error: &tokio_postgres::Error) -> String {
 
 impl From<DatabaseError> for SourceError {
     fn from(error: DatabaseError) -> Self {
-        Self::Unavailable(error.to_string())
+        match error {
+            DatabaseError::Misconfigured(what) => Self::Misconfigured(what),
+            other => Self::Unavailable(other.to_string()),
+        }
     }
 }
 

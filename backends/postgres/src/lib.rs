@@ -1,7 +1,7 @@
 //! PostgreSQL. Entities: changes of rows, the registry of subscriptions, and who may watch what. And a bus between nodes.
 //!
 //! Applications write into `app.logging`, or have triggers put on their tables ([`schema`]). Both feed one table, the
-//! outbox. [`Outbox`] is the source of changes: its cursor is a snapshot, so it never misses what is committed late.
+//! outbox; or the log of the database is read by logical replication (`logical`), into the same table. [`Outbox`] is the source of changes: its cursor is a snapshot, so it never misses what is committed late.
 //! [`Directory`] writes the registry, [`SqlAuthorizer`] asks a query, [`DatabaseRelay`] is the lease of telling changes to
 //! hooks. [`Database`] holds the connections and does the upkeep. [`schema::Operator`] is for the operator's commands.
 //!
@@ -18,6 +18,7 @@ mod error;
 mod late;
 mod lease;
 mod listen;
+mod logical;
 mod meters;
 mod outbox;
 mod pool;
@@ -33,7 +34,7 @@ mod users;
 pub use authorizer::SqlAuthorizer;
 pub use bus::PostgresBus;
 pub use connect::TimeLimits;
-pub use database::{Database, Options};
+pub use database::{Capture, Database, Options};
 pub use directory::Directory;
 pub use error::DatabaseError;
 pub use outbox::Outbox;

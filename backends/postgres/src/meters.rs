@@ -31,6 +31,26 @@ const REGISTRY_PENDING: Name = Name {
     name: "tidings_entity_registry_pending",
     help: "Changes of subscriptions that are not in the database yet, by project.",
 };
+const SLOT_LEADING: Name = Name {
+    name: "tidings_entity_slot_leading",
+    help: "Whether this node reads the replication slot of the database, by project.",
+};
+const SLOT_RETAINED: Name = Name {
+    name: "tidings_entity_slot_retained_bytes",
+    help: "Bytes of the database's log that are kept for the replication slot, by project.",
+};
+const SLOT_BEHIND: Name = Name {
+    name: "tidings_entity_slot_lag_bytes",
+    help: "Bytes of the database's log that were written and not read from the replication slot, by project.",
+};
+const SLOT_DECODED: Name = Name {
+    name: "tidings_entity_slot_changes_total",
+    help: "Changes that this node has read from the replication slot of the database, by project.",
+};
+const SLOT_RESETS: Name = Name {
+    name: "tidings_entity_slot_resets_total",
+    help: "Replication slots that this node has made anew, after which clients fetch everything again, by project.",
+};
 
 /// Counters and gauges of one database.
 pub(crate) struct Meters {
@@ -41,6 +61,11 @@ pub(crate) struct Meters {
     pub(crate) rows: Gauge,
     pub(crate) registry_failures: Counter,
     pub(crate) registry_pending: Gauge,
+    pub(crate) slot_leading: Gauge,
+    pub(crate) slot_retained: Gauge,
+    pub(crate) slot_behind: Gauge,
+    pub(crate) slot_decoded: Counter,
+    pub(crate) slot_resets: Counter,
 }
 
 impl Meters {
@@ -54,6 +79,11 @@ impl Meters {
             rows: metrics.gauge(ROWS, labels),
             registry_failures: metrics.counter(REGISTRY_FAILURES, labels),
             registry_pending: metrics.gauge(REGISTRY_PENDING, labels),
+            slot_leading: metrics.gauge(SLOT_LEADING, labels),
+            slot_retained: metrics.gauge(SLOT_RETAINED, labels),
+            slot_behind: metrics.gauge(SLOT_BEHIND, labels),
+            slot_decoded: metrics.counter(SLOT_DECODED, labels),
+            slot_resets: metrics.counter(SLOT_RESETS, labels),
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::reading::{self, Header, Raw};
 const RECOVERY_SLACK: u64 = 100_000;
 
 /// The action that stands for `TRUNCATE`.
-const TRUNCATED: i16 = -1;
+pub(crate) const TRUNCATED: i16 = -1;
 
 /// Changes of one database.
 pub struct Outbox {
@@ -37,6 +37,11 @@ pub struct Outbox {
 impl Outbox {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, pace: Pace::default() }
+    }
+
+    /// Fails while changes do not reach the outbox.
+    fn is_fed(&self) -> Result<(), SourceError> {
+        self.shared.problem().map_or(Ok(()), Err)
     }
 
     async fn end(&self, link: &mut Borrowed) -> Result<Position, DatabaseError> {
@@ -208,13 +213,17 @@ impl Source for Outbox {
 
     fn now(&self) -> BoxFuture<'_, Result<Cursor, SourceError>> {
         Box::pin(async {
+            self.is_fed()?;
             let link = &mut self.shared.pool.borrow().await?;
             Ok(self.end(link).await?.cursor())
         })
     }
 
     fn read<'a>(&'a self, after: &'a Cursor, most: usize) -> BoxFuture<'a, Result<Read, SourceError>> {
-        Box::pin(async move { Ok(self.read_after(Position::of(after)?, most).await?) })
+        Box::pin(async move {
+            self.is_fed()?;
+            Ok(self.read_after(Position::of(after)?, most).await?)
+        })
     }
 
     fn changed<'a>(&'a self, after: &'a Cursor) -> BoxFuture<'a, ()> {

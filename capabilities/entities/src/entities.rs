@@ -111,6 +111,8 @@ pub struct Failing {
     pub since: Timestamp,
     /// The last error, for operators.
     pub error: String,
+    /// What is not set up, if that is why. May be shown to anybody.
+    pub misconfigured: Option<String>,
 }
 
 impl Default for Options {

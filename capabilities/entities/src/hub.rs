@@ -23,7 +23,7 @@ use crate::hold::{Held, Hold, Purpose};
 use crate::index::{Index, Slot, Subscriptions};
 use crate::project::{Closing, Granted};
 use crate::registry::{ConnectionId, Registry};
-use crate::source::{ResyncReason, Source};
+use crate::source::{ResyncReason, Source, SourceError};
 use crate::told::{Key, Latest, Outgoing, Value};
 
 /// The connections of one project.
@@ -161,11 +161,15 @@ impl Hub {
     }
 
     /// Notes that the source was reached, or why not.
-    pub(crate) fn note_source(&self, failure: Option<String>) {
+    pub(crate) fn note_source(&self, failure: Option<&SourceError>) {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         *failing = failure.map(|error| {
             let since = failing.as_ref().map_or_else(|| self.clock.now(), |failing| failing.since);
-            Failing { since, error }
+            let misconfigured = match error {
+                SourceError::Misconfigured(what) => Some(what.clone()),
+                _ => None,
+            };
+            Failing { since, error: error.to_string(), misconfigured }
         });
     }
 

@@ -90,7 +90,7 @@ impl Hub {
                     if self.failing().is_none() {
                         tracing::warn!(%error, project = %self.project, "could not read changes of entities; trying again");
                     }
-                    self.note_source(Some(error.to_string()));
+                    self.note_source(Some(&error));
                     if let SourceError::InvalidCursor(_) = error {
                         // The source does not know its own cursor any more.
                         wake(self.lose(ResyncReason::SourceReset)).await;

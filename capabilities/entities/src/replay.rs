@@ -44,7 +44,9 @@ pub(crate) async fn replay(
             Ok(Read::Entries { entries, cursor, more }) => (entries, cursor, more),
             Ok(Read::Lost { reason, .. }) => return Ok(lost(hub, reason)),
             Err(SourceError::InvalidCursor(_)) => return Err(SubscribeError::InvalidCursor),
-            Err(error @ (SourceError::Unavailable(_) | SourceError::Store(_))) => {
+            Err(
+                error @ (SourceError::Unavailable(_) | SourceError::Misconfigured(_) | SourceError::Store(_)),
+            ) => {
                 tracing::warn!(%error, project = %hub.project, "could not read what a client has missed");
                 return Err(SubscribeError::Unavailable);
             }

@@ -87,6 +87,9 @@ pub enum SourceError {
     /// The source cannot be reached, or did not answer in time. The text is for operators, not for clients.
     #[error("the source of changes is unavailable: {0}")]
     Unavailable(String),
+    /// The source is not set up for what is configured. The text names no secrets, and is shown to anybody.
+    #[error("the source of changes is not set up: {0}")]
+    Misconfigured(String),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tidings_api::EntitySockets;
 use tidings_egress::{AllowList, Egress, Guard, SystemResolver};
 use tidings_entities::{Authorize, Backing, Entities, Parts};
-use tidings_postgres::{Database, Options as DatabaseOptions};
+use tidings_postgres::{Capture, Database, Options as DatabaseOptions};
 use tidings_streams::Cleared;
 
 use self::callback::Callback;
@@ -143,14 +143,14 @@ fn open_database(
     let failed =
         |what: &str| CapabilityError::Entities(format!("the database of the project {project}: {what}"));
     let Some(url) = &source.database_url else { return Err(failed("database_url is missing")) };
-    if source.mode == Mode::Logical {
-        return Err(failed(
-            "mode \"logical\" is not built in this version of tidings; set mode = \"outbox\" and attach the tables",
-        ));
-    }
     let options = DatabaseOptions {
         since_window,
         mark_status: source.mark_status,
+        capture: match source.mode {
+            Mode::Outbox => Capture::Triggers,
+            Mode::Logical => Capture::Log,
+        },
+        slot_retained_limit: i64::try_from(source.slot_retained_limit).unwrap_or(i64::MAX),
         ..DatabaseOptions::new(url.reveal(), project, node)
     };
     let Foundation { clock, rng, metrics, .. } = foundation;

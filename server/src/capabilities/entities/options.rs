@@ -1,6 +1,7 @@
 //! Options and configuration keys of entities.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tidings_api::EntityOptions as SocketOptions;
@@ -13,6 +14,10 @@ use crate::config::value::{Given, Wrong};
 
 /// Most ids in one message, subscriptions of a connection, and connections of a user.
 const COUNT_MAX: usize = 10_000_000;
+/// Bytes of a database's log that may be kept for its replication slot, unless configured otherwise.
+const SLOT_RETAINED_LIMIT: u64 = 4 << 30;
+/// Least and most bytes that can be configured: a segment of the log, and more than a disk has.
+const SLOT_RETAINED: RangeInclusive<u64> = 16 << 20..=1 << 50;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -43,6 +48,8 @@ pub struct SourceOptions {
     pub mode: Mode,
     /// Whether entries of `app.logging` that were read are marked. Default: true.
     pub mark_status: bool,
+    /// Bytes of the database's log that may be kept for the replication slot. Default: 4 GiB.
+    pub slot_retained_limit: u64,
 }
 
 /// How changes of a database are read.
@@ -51,7 +58,7 @@ pub enum Mode {
     /// From a table that triggers fill.
     #[default]
     Outbox,
-    /// From the database's own log, by logical replication. Not built: a server with it does not start.
+    /// From the database's own log, by logical replication.
     Logical,
 }
 
@@ -79,6 +86,7 @@ impl Default for SourceOptions {
             project: ProjectId::default_project(),
             mode: Mode::default(),
             mark_status: true,
+            slot_retained_limit: SLOT_RETAINED_LIMIT,
         }
     }
 }
@@ -122,6 +130,7 @@ pub const KEYS: &[Key] = &[
     key("entities.project", |config, given| set_project(&mut options(config).main, given)),
     key("entities.mode", |config, given| set_mode(&mut options(config).main, given)),
     key("entities.mark_status", |config, given| set_mark_status(&mut options(config).main, given)),
+    key("entities.slot_retained_limit", |config, given| set_slot_limit(&mut options(config).main, given)),
     key("entities.since_window", |config, given| {
         given.duration(SECOND..=30 * DAY).map(|time| options(config).entities.since_window = time)
     }),
@@ -178,6 +187,7 @@ pub const TABLES: &[Tables] = &[Tables {
         key("entities.sources.project", |config, given| set_project(last(config)?, given)),
         key("entities.sources.mode", |config, given| set_mode(last(config)?, given)),
         key("entities.sources.mark_status", |config, given| set_mark_status(last(config)?, given)),
+        key("entities.sources.slot_retained_limit", |config, given| set_slot_limit(last(config)?, given)),
     ],
     begin: |config| options(config).more.push(SourceOptions::default()),
     check: |config| match config.capabilities.entities.more.last() {
@@ -217,6 +227,10 @@ fn set_project(source: &mut SourceOptions, given: &Given<'_>) -> Result<(), Wron
 
 fn set_mode(source: &mut SourceOptions, given: &Given<'_>) -> Result<(), Wrong> {
     given.choice(&[("outbox", Mode::Outbox), ("logical", Mode::Logical)]).map(|mode| source.mode = mode)
+}
+
+fn set_slot_limit(source: &mut SourceOptions, given: &Given<'_>) -> Result<(), Wrong> {
+    given.number(SLOT_RETAINED).map(|bytes| source.slot_retained_limit = bytes)
 }
 
 fn set_mark_status(source: &mut SourceOptions, given: &Given<'_>) -> Result<(), Wrong> {

@@ -25,19 +25,3 @@ async fn an_authoriser_that_cannot_be_asked_keeps_the_server_from_starting() {
     let source = refused("[[entities.sources]]\nproject = 'shop'").await;
     assert!(source.contains("tidings.toml:3: entities.sources needs database_url"), "{source}");
 }
-
-#[tokio::test]
-async fn logical_replication_is_not_built_and_whoever_asks_for_it_is_told_so() {
-    for entities in [
-        "[entities]\ndatabase_url = 'postgres://a:hunter2@127.0.0.1/b'\nmode = 'logical'",
-        "[[entities.sources]]\ndatabase_url = 'postgres://a:hunter2@127.0.0.1/b'\nmode = 'logical'",
-    ] {
-        let told = refused(entities).await;
-        assert!(
-            told.contains("the database of the project _default: mode \"logical\" is not built"),
-            "{told}"
-        );
-        assert!(told.contains("mode = \"outbox\""), "{told}");
-        assert!(!told.contains("hunter2"), "{told}");
-    }
-}

@@ -2,7 +2,9 @@
 
 mod authorizing;
 mod away;
+mod failover;
 mod leaving;
+mod logical;
 mod nodes;
 mod resuming;
 mod rows;

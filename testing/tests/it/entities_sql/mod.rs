@@ -8,6 +8,7 @@ mod faults;
 mod functions;
 mod late_commits;
 mod logging;
+pub mod logical;
 mod publishing;
 mod reading;
 mod registry;
