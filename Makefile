@@ -4,10 +4,14 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run dist test test-all bench-store bench-streams bench-live bench-rooms bench-topics bench-sessions bench-egress bench-matching bench-hooks bench-entities test-interleavings autobahn fmt lint openapi test-tools
+.PHONY: run dist test test-all bench-store bench-streams bench-live bench-rooms bench-topics bench-sessions bench-egress bench-matching bench-hooks bench-entities example-entities test-interleavings autobahn fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
+
+# A page of todos that every window keeps up to date: examples/entities-todo.
+example-entities:
+	examples/entities-todo/run
 
 # The binary as it is shipped, stripped, with its debug information apart, in target/dist.
 dist:
