@@ -63,6 +63,59 @@ pub async fn measure(arguments: &Arguments, database: &Database) -> Result<(), F
     let size = client.query_one(size, &[]).await?;
     let megabytes = |column: usize| size.get::<_, i64>(column) as f64 / 1e6;
     println!("\nSize with indexes: {:.0} MB; original {:.0} MB.\n", megabytes(0), megabytes(1));
+    write(&client).await?;
+    sizes(&client).await
+}
+
+/// Times the functions that write, as one durable commit each, beside the rows that are there.
+async fn write(client: &Client) -> Result<(), Failed> {
+    const IDS: &str = "ARRAY(SELECT md5(n::text || $1::text)::uuid FROM generate_series(1, 50) AS n)";
+    const USER: &str = "md5($1::text)::uuid";
+    let statements = [
+        (
+            "bulk_subscribe, 50 ids",
+            format!("SELECT app.bulk_subscribe({USER}, 'b' || $1::text, 'project', {IDS})"),
+        ),
+        ("bulk_unsubscribe, 50 ids", format!("SELECT app.bulk_unsubscribe({USER}, 'project', {IDS})")),
+        (
+            "bulk_subscribe again",
+            format!("SELECT app.bulk_subscribe({USER}, 'b' || $1::text, 'project', {IDS})"),
+        ),
+        (
+            "cleanup_connection_subscriptions, 50 rows",
+            "SELECT app.cleanup_connection_subscriptions('b' || $1::text)".to_owned(),
+        ),
+    ];
+    println!(
+        "## Registry: functions that write, one durable commit each\n\n| function | p50 ms | p99 ms |\n|---|---|---|"
+    );
+    for (name, statement) in statements {
+        let statement = client.prepare(&statement).await?;
+        let mut times = Times::default();
+        for round in 0..SEARCHES {
+            let began = Instant::now();
+            let row = client.query_one(&statement, &[&round.to_string()]).await?;
+            times.add(began.elapsed());
+            if row.get::<_, i32>(0) != 50 {
+                return Err(format!("{name} has found {} rows", row.get::<_, i32>(0)).into());
+            }
+        }
+        println!("| {name} | {:.2} | {:.2} |", times.quantile(0.5) / 1e3, times.quantile(0.99) / 1e3);
+    }
+    Ok(())
+}
+
+/// Sizes of the table by its rows.
+async fn sizes(client: &Client) -> Result<(), Failed> {
+    println!("\n## Registry: size\n\n| rows | table MB | with indexes MB |\n|---|---|---|");
+    for rows in [10_000, 100_000, 1_000_000] {
+        fill(client, rows).await?;
+        let size = "SELECT pg_relation_size('app.rxdb_subscription'), pg_total_relation_size('app.rxdb_subscription')";
+        let size = client.query_one(size, &[]).await?;
+        let megabytes = |column: usize| size.get::<_, i64>(column) as f64 / 1e6;
+        println!("| {} | {:.1} | {:.1} |", grouped(rows), megabytes(0), megabytes(1));
+    }
+    println!();
     Ok(())
 }
 
@@ -74,7 +127,7 @@ fn entity(number: i64) -> Uuid {
 /// Fills both tables with the same rows.
 async fn fill(client: &Client, rows: usize) -> Result<(), Failed> {
     let began = Instant::now();
-    client.batch_execute("TRUNCATE app.rxdb_subscription").await?;
+    client.batch_execute("TRUNCATE app.rxdb_subscription, original.rxdb_subscription").await?;
     for schema in ["app", "original"] {
         // Neighbours of a connection are spread over the entities, and do not repeat.
         let insert = format!(
