@@ -338,6 +338,7 @@ fn entities_have_the_defaults_of_their_protocol_and_each_key_can_be_set() {
     assert_eq!(defaults.sources().count(), 0, "no database");
     assert_eq!(defaults.main.project.as_str(), "_default");
     assert_eq!((defaults.main.mode, defaults.main.mark_status), (Mode::Outbox, true));
+    assert_eq!(defaults.main.slot_retained_limit, 4 << 30);
     assert_eq!(seconds(defaults.entities.since_window), 15 * 60);
     assert_eq!(defaults.entities.max_ids_per_subscribe, 10_000);
     assert_eq!(defaults.sockets.max_ids_per_subscribe, 10_000);
@@ -346,7 +347,7 @@ fn entities_have_the_defaults_of_their_protocol_and_each_key_can_be_set() {
     let times = [defaults.sockets.heartbeat, defaults.sockets.stall_limit, defaults.sockets.token_grace];
     assert_eq!(times.map(seconds), [15, 60, 10]);
     let text = "[entities]\ndatabase_url = 'postgres://a:hunter2@b/c'\nproject = 'shop'\nmode = 'logical'\n\
-        mark_status = false\nsince_window = '1s'\nmax_ids_per_subscribe = 2\nmax_subscriptions_per_connection = 3\n\
+        slot_retained_limit = 16777216\nmark_status = false\nsince_window = '1s'\nmax_ids_per_subscribe = 2\nmax_subscriptions_per_connection = 3\n\
         connections_per_user = 4\nheartbeat = '5s'\nstall_limit = '6s'\ntoken_grace = '0s'\n\
         [entities.authorize]\ncallback_url = 'https://example.com/may'\n";
     let config = read(text).expect("good");
@@ -354,6 +355,7 @@ fn entities_have_the_defaults_of_their_protocol_and_each_key_can_be_set() {
     let set = config.capabilities.entities;
     let main = set.sources().next().expect("a database");
     assert_eq!((main.project.as_str(), main.mode, main.mark_status), ("shop", Mode::Logical, false));
+    assert_eq!(main.slot_retained_limit, 16 << 20);
     assert_eq!(main.database_url.as_ref().map(DatabaseUrl::reveal), Some("postgres://a:hunter2@b/c"));
     let counts = (set.entities.max_subscriptions_per_connection, set.entities.connections_per_user);
     assert_eq!((set.sockets.max_ids_per_subscribe, counts), (2, (3, 4)));
@@ -390,6 +392,10 @@ fn further_databases_are_a_list_of_tables() {
 fn what_is_wrong_with_entities_and_their_databases_is_told_with_its_line() {
     for (text, wrong) in [
         ("[entities]\nmode = 'poll'", "file:2: entities.mode must be \"outbox\" or \"logical\""),
+        (
+            "[entities]\nslot_retained_limit = 1000",
+            "file:2: entities.slot_retained_limit must be a whole number from 16777216 to",
+        ),
         ("[entities]\nheartbeat = '0s'", "file:2: entities.heartbeat must be a duration from 1s to 3600s"),
         ("[entities]\nstall_limit = '999ms'", "file:2: entities.stall_limit must be a duration from 1s"),
         ("[entities]\nsince_window = '0s'", "file:2: entities.since_window must be a duration from 1s"),

@@ -129,8 +129,8 @@ pub const KEYS: &[Key] = &[
     key("entities.database_url", |config, given| set_url(&mut options(config).main, given)),
     key("entities.project", |config, given| set_project(&mut options(config).main, given)),
     key("entities.mode", |config, given| set_mode(&mut options(config).main, given)),
-    key("entities.mark_status", |config, given| set_mark_status(&mut options(config).main, given)),
     key("entities.slot_retained_limit", |config, given| set_slot_limit(&mut options(config).main, given)),
+    key("entities.mark_status", |config, given| set_mark_status(&mut options(config).main, given)),
     key("entities.since_window", |config, given| {
         given.duration(SECOND..=30 * DAY).map(|time| options(config).entities.since_window = time)
     }),

@@ -7,6 +7,7 @@ mod connecting;
 mod hearing;
 mod journal;
 mod limits;
+mod many;
 mod misuse;
 mod projects;
 mod resume;
