@@ -28,6 +28,7 @@ test-all: test
 	PROPTEST_CASES=20000 $(CARGO) test --profile soak --package tidings-model --package tidings-engine --package tidings-api
 	TIDINGS_POWER_CUTS=10000 $(CARGO) test --profile soak --package tidings-embedded -- crash rooms
 	TIDINGS_POWER_CUTS=4000 $(CARGO) test --profile soak --package tidings-testing --test it -- sessions::power
+	TIDINGS_ENTITY_CONNECTIONS=200 $(CARGO) test --profile soak --package tidings-testing --test it -- entities::many
 	TIDINGS_POWER_CUTS=2000 $(CARGO) test --profile soak --package tidings-testing --test it -- hooks_survival::power
 	TIDINGS_KILL_ROUNDS=200 $(CARGO) test --profile soak --package tidings-testing --test it -- durability rooms::survival hooks_survival::load
 	TIDINGS_TOPIC_CLIENTS=10000 $(CARGO) test --profile soak --package tidings-testing --test it -- topics::reconnect

@@ -20,7 +20,9 @@ fn connections() -> usize {
 async fn connections_with_fifty_thousand_subscriptions_each_take_bounded_memory_and_hear() {
     let count = connections();
     let limit = count.to_string();
-    let variables = [("TIDINGS_ENTITIES_CONNECTIONS_PER_USER", &*limit)];
+    // Connections that have subscribed read nothing until all have, not even pings.
+    let variables =
+        [("TIDINGS_ENTITIES_CONNECTIONS_PER_USER", &*limit), ("TIDINGS_ENTITIES_HEARTBEAT", "1h")];
     let process =
         Process::launch(Launch::new(&["--dev", "--listen", "127.0.0.1:0", "--data", "data"], &variables))
             .await;
