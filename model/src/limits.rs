@@ -329,6 +329,9 @@ pub const MESSAGE_TYPE_CHARS: usize = 128;
 pub const PARTITION_KEY_BYTES: usize = 256;
 /// Topics that one request names, unless configured otherwise.
 pub const TOPICS_PER_REQUEST: usize = 1000;
+/// Segments of a topic for which the work of finding the patterns that match it is bounded: those of a topic of the default
+/// length that has nothing but separators.
+pub const TOPIC_SEGMENTS: usize = 129;
 /// Topics that a connection subscribes to, unless configured otherwise.
 pub const TOPICS_PER_CONNECTION: usize = 1000;
 /// Subscriptions of all connections of a project to topics, unless configured otherwise. One to a topic that nobody else
@@ -354,6 +357,24 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
 pub const TOPIC_HEARTBEAT: Duration = Duration::from_secs(25);
 /// Silence after which a client of topics is disconnected, unless configured otherwise.
 pub const TOPIC_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after which a node of a cluster that is silent is taken to be gone, unless configured otherwise.
+pub const TOPIC_PRESENCE_TTL: Duration = Duration::from_secs(30);
+/// Time after which a subscription to a topic may end that is not repeated, in milliseconds: a week.
+pub const TOPIC_TTL_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1000;
+/// Topics of a project that have a history.
+pub const HISTORIES_PER_PROJECT: usize = 100_000;
+/// Bytes of what a member of a topic says of itself.
+pub const PRESENCE_INFO_BYTES: usize = 1024;
+/// Members of a topic that are listed at once; all are counted.
+pub const PRESENCE_LISTED: usize = 1000;
+/// Messages of a topic that its history keeps, at most.
+pub const HISTORY_MESSAGES: u64 = 1_000_000;
+/// Messages that one request for a history returns.
+pub const HISTORY_PAGE: usize = 1000;
+/// Bytes of messages that one request for a history returns, and that a replay queues at once.
+pub const HISTORY_PAGE_BYTES: usize = 256 * 1024;
+/// Rules for topics in the configuration.
+pub const TOPIC_RULES: usize = 100;
 /// Time that a request on topics may allow for itself, in milliseconds.
 pub const TOPIC_REQUEST_MS_MAX: u64 = 60_000;
 /// Bytes of the name of a channel of the bus between nodes.
@@ -366,6 +387,8 @@ pub const BUS_QUEUE_BYTES: usize = 64 * 1024 * 1024;
 pub const BUS_QUEUE_MESSAGES: usize = 65_536;
 /// Messages that were sent to the broker of the bus and not yet accepted.
 pub const BUS_UNANSWERED: usize = 16_384;
+/// Other nodes on the bus that a node knows something of.
+pub const BUS_NODES: usize = 1024;
 /// Bytes of messages from the bus that wait to be delivered to the topics of a project.
 pub const BUS_ARRIVALS_BYTES: usize = 8 * 1024 * 1024;
 

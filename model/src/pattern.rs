@@ -44,9 +44,7 @@ pub struct Pattern {
 /// - A subscription to a pattern needs one grant that [covers](Pattern::covers) it, and is refused if it
 ///   [overlaps](Pattern::overlaps) a pattern that is revoked.
 /// - To find the subscriptions that match a topic, the engine's matcher (`engine::matching`) takes these patterns as they are.
-///   Its bound on the work for one name, `Matcher::admits`, is computed for names of up to
-///   [`limits::EVENT_TYPE_SEGMENTS`] segments; a topic may have one segment more than it has separators, so for topics
-///   that depth has to be given to it.
+///   Its bound on the work for one name, `Matcher::admits`, is computed for names of [`limits::TOPIC_SEGMENTS`] segments.
 pub type TopicPattern = Pattern;
 
 /// One segment of a pattern.

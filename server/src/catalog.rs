@@ -174,5 +174,6 @@ catalog! {
     4 => rooms Rooms: tidings_rooms::Table;
     5 => hooks Hooks: tidings_hooks::Table;
     6 => entities Entities: tidings_entities::Table;
+    8 => topics Topics: tidings_topics::Table;
     2 => projects Projects: tidings_auth::Table;
 }

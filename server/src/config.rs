@@ -153,6 +153,11 @@ impl Config {
             let what = format!("must be more than topics.heartbeat_ms, which is {least}");
             wrong("topics.heartbeat_timeout_ms", what);
         }
+        if topics.rules.has_history() && self.bus.is_some() {
+            let what = "cannot give topics a history beside bus.url: the nodes would number their messages apart, because \
+                        there is no store yet that they share";
+            wrong("topics.rules", what.to_owned());
+        }
         let entities = &self.capabilities.entities;
         if let Some(project) = entities.twice() {
             let what = format!("names the project {project} for two databases; each hears one at most");

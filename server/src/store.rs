@@ -33,6 +33,7 @@ pub trait Store:
     + tidings_rooms::Store
     + tidings_hooks::Store
     + tidings_entities::Store
+    + tidings_topics::Store
     + tidings_auth::Store
 {
     /// Calls `look` with the current catalog.

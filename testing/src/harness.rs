@@ -20,7 +20,7 @@ use tidings_streams::Options;
 /// Number of server duties that wait for the clock: expiry and retention of streams, removal of projects,
 /// clean-up and backlog of sessions, sweep and receipts of rooms, backlog, expiry, retention, patterns and
 /// connections of hooks, retention of changes of entities, checks of live responses, and maintenance of the store.
-pub const SLEEPERS: usize = 15;
+pub const SLEEPERS: usize = 16;
 
 /// Options of a server under test.
 #[derive(Clone, Debug, Default)]

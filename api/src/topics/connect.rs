@@ -57,13 +57,16 @@ pub async fn connect(
     let ids = Ids::new(&api, session);
     let hub = api.topics.of(&project);
     let (topics, reader) = hub.connect(&*ids.client, pass.clone());
+    topics.set_session(&ids.session);
     let current = pass.current();
+    let user = current.principal().and_then(|principal| principal.user.as_deref());
+    topics.set_seen_as(&ids.member, user);
     let hello = Hello {
         client_id: &ids.client,
         member_id: &ids.member,
         session: &ids.session,
         project: project.as_str(),
-        user: current.principal().and_then(|principal| principal.user.as_deref()),
+        user,
         expires_at: current.expires_at().map(Timestamp::as_millis),
         heartbeat_ms: u64::try_from(options.heartbeat.as_millis()).unwrap_or(u64::MAX),
         limits: limits(options),

@@ -20,6 +20,7 @@ use super::error::{WireError, code};
 use super::hubs::ProjectHub;
 use super::metrics::known_type;
 use super::operation::{Answer, Operation, Outcome};
+use super::policy::may_subscribe;
 use super::rate::Bucket;
 use super::request::Request;
 use super::speaker::{Asked, Speaker};
@@ -43,7 +44,7 @@ pub struct Connection {
     /// Counts the connection.
     _counted: GaugeGuard,
     /// Held, so that the project keeps its hub.
-    _hub: Arc<ProjectHub>,
+    hub: Arc<ProjectHub>,
     project: ProjectId,
     pass: PassHandle,
     bucket: Bucket,
@@ -79,7 +80,7 @@ impl Connection {
             _counted: hubs.metrics().connections.hold(),
             speaker: Speaker { topics, hubs },
             api,
-            _hub: hub,
+            hub,
             project,
             pass,
             bucket,
@@ -156,15 +157,18 @@ impl Connection {
                 self.speaker.count(asked);
             }
             Request::Auth { token } => self.authenticate(asked.clone(), &token, now),
-            Request::History { topic } => {
-                self.speaker.hubs.options().rules.check(&self.speaker.topics.normal(&topic))?;
-                let topic = self.speaker.topics.normal(&topic);
-                if self.pass.current().may_subscribe_topic(Wanted::Topic(&topic)).is_err() {
-                    let message = format!("the credential does not grant `{topic}`");
+            Request::History { ref topic, .. } | Request::Presence { ref topic } => {
+                let normal = self.speaker.topics.normal(topic);
+                self.speaker.hubs.options().rules.check(&normal)?;
+                if self.pass.current().may_subscribe_topic(Wanted::Topic(&normal)).is_err() {
+                    let message = format!("the credential does not grant `{normal}`");
                     return Err(WireError::new(code::PERMISSION_DENIED, message));
                 }
-                let message = format!("`{topic}` has no history");
-                return Err(WireError::new(code::FAILED_PRECONDITION, message));
+                if let Request::Presence { topic } = request {
+                    let capability = self.hub.driver().capability();
+                    return Ok(Some(Operation::Presence { topic: topic.into(), capability }));
+                }
+                return Operation::of(request, frame);
             }
             request => return Operation::of(request, frame),
         }
@@ -244,7 +248,7 @@ impl Connection {
     /// Ends the subscriptions that a pass does not allow.
     fn remove_refused(&mut self, pass: &Pass) -> Vec<Arc<str>> {
         self.compared = pass.generation();
-        let refused = |topic: &str| pass.may_subscribe_topic(Wanted::Topic(topic)).is_err();
+        let refused = |topic: &str| may_subscribe(pass, topic).is_err();
         self.speaker.topics.remove_where(refused, "grant")
     }
 
@@ -333,6 +337,8 @@ impl FeedProtocol for Connection {
         {
             self.waiting = None;
         }
+        let expired = self.speaker.topics.expire();
+        self.tell_removed(&expired, "expired");
         if self.pass.current().generation() != self.compared {
             let removed = self.sweep();
             if removed > 0 {

@@ -3,11 +3,15 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
+use serde::ser::{Error, SerializeMap, Serializer};
+use serde_json::value::RawValue;
 use tidings_engine::deliver::FrameChunks;
 use tidings_model::Timestamp;
-use tidings_topics::{Encode, EncodeError, Payload, PublishEnvelope};
+use tidings_topics::{Announce, Encode, EncodeError, Passing, Payload, PresentMember, PublishEnvelope};
 
 use super::envelope::LENGTH_BYTES;
 use super::error::WireError;
@@ -184,6 +188,45 @@ impl Closing {
         let retry_after_ms = retry_after.map(millis);
         let payload = Payload { code, reason, reconnect, retry_after_ms };
         json(&Told { kind: "$close", meta: None::<()>, payload: Some(payload) }).into()
+    }
+}
+
+impl Announce for Broadcasts {
+    fn announce(&self, passing: Passing, topic: &str, member: &PresentMember) -> FrameChunks {
+        #[derive(Serialize)]
+        struct Meta<'a> {
+            topic: &'a str,
+        }
+        let payload = serde_json::json!({ "member": member.to_json() });
+        text(&Told { kind: passing.as_str(), meta: Some(Meta { topic }), payload: Some(payload) }).into()
+    }
+}
+
+/// A message of a history, written as it is broadcast. A payload of bytes is base64 in `payloadBase64`.
+pub struct Kept<'a>(pub &'a PublishEnvelope);
+
+impl Serialize for Kept<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Meta<'a> {
+            #[serde(flatten)]
+            rest: &'a serde_json::Map<String, serde_json::Value>,
+            topic: &'a str,
+        }
+        let PublishEnvelope { topic, kind, meta, payload } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", kind)?;
+        map.serialize_entry("meta", &Meta { rest: meta, topic })?;
+        match payload {
+            Payload::None => {}
+            Payload::Json(text) => {
+                let text = std::str::from_utf8(text).map_err(S::Error::custom)?;
+                let value: &RawValue = serde_json::from_str(text).map_err(S::Error::custom)?;
+                map.serialize_entry("payload", value)?;
+            }
+            Payload::Binary(bytes) => map.serialize_entry("payloadBase64", &STANDARD.encode(bytes))?,
+        }
+        map.end()
     }
 }
 

@@ -16,8 +16,8 @@ use tidings_auth::{Action, Resource, Wanted};
 use tidings_model::ProjectId;
 use tidings_model::limits::Limit;
 use tidings_topics::{
-    Connection, CountError, Payload, PublishEnvelope, PublishError, PublishFailure, PublishOptions,
-    PublishResult,
+    Connection, CountError, HistoryState, Payload, PresentMember, PublishEnvelope, PublishError,
+    PublishFailure, PublishOptions, PublishResult,
 };
 use utoipa::ToSchema;
 
@@ -93,6 +93,12 @@ pub struct PublishAnswer {
     /// Number of connections that matched.
     #[schema(nullable = false)]
     matched: Option<u64>,
+    /// Life of the topic's history, if it has one.
+    #[schema(nullable = false)]
+    epoch: Option<String>,
+    /// Number of the message in the topic's history, if it has one.
+    #[schema(nullable = false)]
+    offset: Option<u64>,
     /// Code of the failure.
     #[schema(nullable = false)]
     error: Option<String>,
@@ -343,6 +349,27 @@ pub struct TopicAnswer {
     /// What the number means: `exact`, `estimate` or `unknown`.
     #[schema(example = "exact")]
     capability: &'static str,
+    /// Its history, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    history: Option<TopicHistory>,
+    /// Its members, if they are asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    members: Option<Vec<Value>>,
+}
+
+/// What is known of the history of a topic.
+#[derive(Serialize, ToSchema)]
+pub struct TopicHistory {
+    /// Life of the history; offsets of different ones cannot be compared.
+    epoch: String,
+    /// Offset of the last message.
+    #[schema(example = 42)]
+    offset: u64,
+    /// Number of messages that are kept.
+    #[schema(example = 42)]
+    count: u64,
 }
 
 /// Tell how many connections subscribe to a topic.
@@ -354,12 +381,12 @@ pub struct TopicAnswer {
     params(
         ProjectParam,
         ("topic" = String, Path, description = "Topic; it may contain slashes.", example = "room:1"),
+        ("presence" = Option<bool>, Query, description = "Whether to list the members, at most 1,000."),
     ),
     responses(
         (status = 200, description = "Number of subscribers; 0 for a topic that nobody uses.", body = TopicAnswer),
         ProjectRefusals,
         (status = 400, description = "`INVALID_TOPIC`: the topic is not valid. Or the request is malformed.", body = TopicErrorAnswer),
-        (status = 501, description = "`not_implemented`: the server has no presence. Or `transfer_encoding_unknown`.", body = ErrorAnswer),
     )
 )]
 pub async fn count(
@@ -369,10 +396,6 @@ pub async fn count(
     uri: Uri,
 ) -> Result<axum::Json<TopicAnswer>, ApiError> {
     let pass = caller.may_in(&project, Action::UseTopics, Resource::Project).await?;
-    if query(&uri, "presence").is_some() {
-        let message = "this server has no presence";
-        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message));
-    }
     let hub = api.topics.of(&project);
     let counted = match hub.count(&topic).await {
         Ok(counted) => counted,
@@ -391,7 +414,22 @@ pub async fn count(
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
     let (subscribers, capability) = (counted.count.subscribers, counted.count.capability.as_str());
-    Ok(axum::Json(TopicAnswer { topic: counted.topic, subscribers, capability }))
+    let history = hub.history(&counted.topic).await.map_err(|error| {
+        tracing::warn!(%error, "the history of a topic cannot be read");
+        let message = "the history is not known at the moment";
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "adapter_error", message)
+    })?;
+    let history = history.map(|HistoryState { head, count }| TopicHistory {
+        epoch: head.epoch.to_string(),
+        offset: head.offset,
+        count,
+    });
+    let asks = query(&uri, "presence").is_some_and(|value| value == "true");
+    let members = asks.then(|| {
+        let presence = hub.presence(&counted.topic);
+        presence.members.iter().map(PresentMember::to_json).collect()
+    });
+    Ok(axum::Json(TopicAnswer { topic: counted.topic, subscribers, capability, history, members }))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tidings_engine::bus::messages::MessageBus;
 use tidings_engine::deliver::Rings;
 use tidings_engine::{Clock, Metrics};
 use tidings_model::{ProjectId, limits};
-use tidings_topics::{BusDriver, BusOptions, Hub, Local, MemoryDriver};
+use tidings_topics::{BusDriver, BusOptions, Histories, Hub, Local, MemoryDriver};
 
 use super::encode::Broadcasts;
 use super::metrics::TopicMetrics;
@@ -25,6 +25,7 @@ struct Shared {
     options: TopicOptions,
     rings: Rings,
     cluster: Option<Cluster>,
+    histories: Option<Histories>,
     policy: Arc<GrantPolicy>,
     clock: Arc<dyn Clock>,
     metrics: TopicMetrics,
@@ -47,11 +48,13 @@ pub struct Cluster {
 pub type ProjectHub = Hub<PassHandle>;
 
 impl TopicHubs {
-    /// Creates hubs whose messages go through these rings, and to the other nodes of a cluster.
+    /// Creates hubs whose messages go through these rings, and to the other nodes of a cluster. Without histories no topic has
+    /// one.
     pub fn new(
         options: TopicOptions,
         rings: Rings,
         cluster: Option<Cluster>,
+        histories: Option<Histories>,
         clock: Arc<dyn Clock>,
         metrics: &Metrics,
     ) -> Self {
@@ -61,6 +64,7 @@ impl TopicHubs {
             options,
             rings,
             cluster,
+            histories,
             policy,
             clock,
             metrics,
@@ -77,6 +81,11 @@ impl TopicHubs {
     /// Number of topics with subscribers, of all projects.
     pub fn subscribed(&self) -> usize {
         self.0.rings.len()
+    }
+
+    /// The histories of topics, if there are some.
+    pub fn histories(&self) -> Option<&Histories> {
+        self.0.histories.as_ref()
     }
 
     /// The metrics.
@@ -108,14 +117,24 @@ impl TopicHubs {
         let Shared { options, rings, cluster, policy, clock, .. } = &*self.0;
         let (scope, behind_max) = (project.as_str(), options.slow_consumer_bytes);
         let local = Local::new(rings.clone(), scope, Arc::new(Broadcasts), behind_max);
-        let hub = |driver| Hub::new(driver, options.rules.clone(), policy.clone(), clock.clone());
+        let hub = |driver| {
+            let hub = Hub::new(driver, options.rules.clone(), policy.clone(), clock.clone());
+            hub.with_announce(Arc::new(Broadcasts))
+        };
+        let history = self.0.histories.as_ref().map(|histories| histories.of(project));
         let Some(Cluster { bus, node }) = cluster else {
-            return hub(Arc::new(MemoryDriver::new(local)));
+            let hub = hub(Arc::new(MemoryDriver::new(local)));
+            return match history {
+                Some(history) => hub.with_history(history),
+                None => hub,
+            };
         };
         let bus_options = BusOptions {
             node: *node,
             prefix: format!("topics/{scope}/").into(),
             arrivals_bytes: limits::BUS_ARRIVALS_BYTES,
+            clock: clock.clone(),
+            lease: options.presence_ttl,
         };
         let (driver, consumer) = BusDriver::join(local, bus.clone(), bus_options);
         let hub = hub(Arc::new(driver)).with_consumers(vec![Arc::new(consumer)]);

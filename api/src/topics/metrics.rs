@@ -40,7 +40,7 @@ const TOPICS: Name =
     Name { name: "tidings_topics_subscribed", help: "Topics with at least one subscriber, of all projects." };
 
 /// Types of frames that are counted. Others are `other`.
-const TYPES: [&str; 17] = [
+const TYPES: [&str; 18] = [
     "$subscribe",
     "$unsubscribe",
     "$subscribeMany",
@@ -54,6 +54,7 @@ const TYPES: [&str; 17] = [
     "$list",
     "$publish",
     "$history",
+    "$presence",
     "$auth",
     "$ws:abort",
     "__heartbeat",

@@ -1,26 +1,33 @@
 //! What requests do: each becomes an operation of `tidings_topics`, and its outcome an answer.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
+use tidings_model::limits;
 use tidings_topics::{
-    AbortReason, Aborted, CancellationToken, Change, Held, MutateError, MutateOptions, PubSubError,
-    PublishEnvelope, PublishOptions, PublishResult, SettleOptions, Topics, Verification, VerifyMode,
-    VerifyOptions,
+    AbortReason, Aborted, Begins, CancellationToken, Capability, Change, Held, HistoryPage, MutateError,
+    MutateOptions, Position, Presence, PresenceInfo, PresentMember, PubSubError, PublishEnvelope,
+    PublishOptions, PublishResult, SettleOptions, Since, Topics, Verification, VerifyMode, VerifyOptions,
 };
 
+use super::encode;
 use super::error::{WireError, code};
-use super::request::{Options, Publish, Request};
+use super::request::{Options, Publish, Recover, Request};
 
 /// A request without what it was parsed from, so that it can wait for something.
 pub enum Operation {
-    Subscribe { topic: String, options: Options, recovers: bool },
+    Subscribe { topic: String, options: Options, recover: Option<Since>, presence: Option<PresenceInfo> },
+    Presence { topic: String, capability: Capability },
     Unsubscribe { topic: String, options: Options },
-    SubscribeMany { topics: Vec<String>, options: Options, recovers: Vec<String> },
+    SubscribeMany { topics: Vec<String>, options: Options, recover: Vec<(String, Since)> },
     UnsubscribeMany { topics: Vec<String>, options: Options },
     Clear { options: Options },
-    Set { topics: Vec<String>, options: Options, recovers: Vec<String> },
+    Set { topics: Vec<String>, options: Options, recover: Vec<(String, Since)> },
+    History { topic: String, since: Option<Since>, limit: usize },
     Update { add: Vec<String>, remove: Vec<String>, options: Options },
     Settle { topic: Option<String>, options: SettleOptions },
     Verify { topic: String, mode: VerifyMode },
@@ -40,6 +47,7 @@ pub struct Outcome {
 pub enum Answer {
     Change(Counts),
     Publish(PublishResult),
+    History(HistoryPage),
     Value(Value),
 }
 
@@ -52,8 +60,8 @@ pub struct Counts {
     removed: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     total: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    recovered: Option<bool>,
+    #[serde(flatten)]
+    place: Option<Place>,
     #[serde(skip_serializing_if = "Option::is_none")]
     positions: Option<Map<String, Value>>,
 }
@@ -69,21 +77,28 @@ struct Shown {
 impl Operation {
     /// The operation of a request; `None` for requests that are not about subscriptions or messages.
     pub fn of(request: Request<'_>, frame: &Bytes) -> Result<Option<Self>, WireError> {
+        let places = |recover: Recover<'_>| {
+            recover.into_iter().map(|(topic, since)| (topic.into_owned(), since)).collect()
+        };
         let owned = |topics: Vec<std::borrow::Cow<'_, str>>| topics.into_iter().map(Into::into).collect();
         Ok(Some(match request {
-            Request::Subscribe { topic, options, recovers } => {
-                Self::Subscribe { topic: topic.into(), options, recovers }
+            Request::Subscribe { topic, options, recover, presence } => {
+                Self::Subscribe { topic: topic.into(), options, recover, presence }
             }
             Request::Unsubscribe { topic, options } => Self::Unsubscribe { topic: topic.into(), options },
-            Request::SubscribeMany { topics, options, recovers } => {
-                Self::SubscribeMany { topics: owned(topics), options, recovers: owned(recovers) }
+            Request::SubscribeMany { topics, options, recover } => {
+                Self::SubscribeMany { topics: owned(topics), options, recover: places(recover) }
             }
             Request::UnsubscribeMany { topics, options } => {
                 Self::UnsubscribeMany { topics: owned(topics), options }
             }
             Request::Clear { options } => Self::Clear { options },
-            Request::Set { topics, options, recovers } => {
-                Self::Set { topics: owned(topics), options, recovers: owned(recovers) }
+            Request::Set { topics, options, recover } => {
+                Self::Set { topics: owned(topics), options, recover: places(recover) }
+            }
+            Request::History { topic, since, limit } => {
+                let limit = limit.unwrap_or(limits::HISTORY_PAGE);
+                Self::History { topic: topic.into(), since, limit }
             }
             Request::Update { add, remove, options } => {
                 Self::Update { add: owned(add), remove: owned(remove), options }
@@ -96,7 +111,7 @@ impl Operation {
             Request::LocalStatus { topic } => Self::LocalStatus { topic: topic.into() },
             Request::List => Self::List,
             Request::Publish(publish) => Self::publish(publish, frame)?,
-            Request::History { .. } | Request::Auth { .. } | Request::Abort { .. } | Request::Heartbeat => {
+            Request::Presence { .. } | Request::Auth { .. } | Request::Abort { .. } | Request::Heartbeat => {
                 return Ok(None);
             }
         }))
@@ -113,19 +128,26 @@ impl Operation {
     pub async fn run(self, topics: Topics, cancel: Option<CancellationToken>) -> Result<Outcome, WireError> {
         let with = |options: Options| mutate_options(options, cancel.clone());
         match self {
-            Self::Subscribe { topic, options, recovers } => {
-                let change = topics.subscribe(&topic, &with(options)).await?;
-                let recovered = (recovers && change.added > 0).then_some(false);
+            Self::Subscribe { topic, options, recover, presence } => {
+                let recovers = recover.is_some();
+                let recover = recover.into_iter().map(|since| (topic.clone(), since)).collect();
+                let change =
+                    topics.subscribe(&topic, &MutateOptions { recover, presence, ..with(options) }).await?;
+                let begins = change.positions.first().map(Place::of);
+                let none = || (recovers && change.added > 0).then_some(Place::NOWHERE);
+                let place = begins.or_else(none);
                 let told = Shown { added: true, removed: false, total: true };
-                Ok(Outcome::of(change, told, |counts| counts.recovered = recovered))
+                Ok(Outcome::of(change, told, |counts| counts.place = place))
             }
             Self::Unsubscribe { topic, options } => {
                 let change = topics.unsubscribe(&topic, &with(options)).await?;
                 Ok(Outcome::of(change, Shown { added: false, removed: true, total: true }, |_| {}))
             }
-            Self::SubscribeMany { topics: names, options, recovers } => {
-                let change = topics.subscribe_many(names, &with(options)).await?;
-                let positions = not_recovered(&topics, &change, recovers);
+            Self::SubscribeMany { topics: names, options, recover } => {
+                let asked = recover.iter().map(|(topic, _)| topic.clone()).collect();
+                let options = MutateOptions { recover: recover.into_iter().collect(), ..with(options) };
+                let change = topics.subscribe_many(names, &options).await?;
+                let positions = positions(&topics, &change, asked);
                 let told = Shown { added: true, removed: false, total: true };
                 Ok(Outcome::of(change, told, |counts| counts.positions = positions))
             }
@@ -137,9 +159,11 @@ impl Operation {
                 let change = topics.clear(&with(options)).await?;
                 Ok(Outcome::of(change, Shown { added: false, removed: true, total: false }, |_| {}))
             }
-            Self::Set { topics: names, options, recovers } => {
-                let change = topics.set(names, &with(options)).await?;
-                let positions = not_recovered(&topics, &change, recovers);
+            Self::Set { topics: names, options, recover } => {
+                let asked = recover.iter().map(|(topic, _)| topic.clone()).collect();
+                let options = MutateOptions { recover: recover.into_iter().collect(), ..with(options) };
+                let change = topics.set(names, &options).await?;
+                let positions = positions(&topics, &change, asked);
                 let told = Shown { added: true, removed: true, total: true };
                 Ok(Outcome::of(change, told, |counts| counts.positions = positions))
             }
@@ -185,6 +209,24 @@ impl Operation {
                 let names: Vec<&str> = list.iter().map(|topic| &**topic).collect();
                 Ok(Outcome::value(json!({ "topics": names, "total": names.len() })))
             }
+            Self::Presence { topic, capability } => {
+                let Presence { members, count } = topics.presence(&topic);
+                let members: Vec<Value> = members.iter().map(PresentMember::to_json).collect();
+                let answer = json!({ "members": members, "count": count, "capability": capability.as_str() });
+                Ok(Outcome::value(answer))
+            }
+            Self::History { topic, since, limit } => {
+                let page = topics.history(&topic, since.as_ref(), limit).await;
+                let page = page.map_err(|error| {
+                    tracing::warn!(%topic, %error, "a history cannot be read");
+                    WireError::retryable(code::INTERNAL, "the history cannot be read at the moment")
+                })?;
+                let Some(page) = page else {
+                    let message = format!("`{topic}` has no history");
+                    return Err(WireError::new(code::FAILED_PRECONDITION, message));
+                };
+                Ok(Outcome { payload: Answer::History(page), held: None })
+            }
             Self::Publish { envelope, options } => {
                 let result = topics.publish(envelope, options).await;
                 Ok(Outcome { payload: Answer::Publish(result), held: None })
@@ -195,12 +237,12 @@ impl Operation {
 
 impl Outcome {
     fn of(change: Change, shown: Shown, more: impl FnOnce(&mut Counts)) -> Self {
-        let Change { added, removed, total, held } = change;
+        let Change { added, removed, total, held, positions: _ } = change;
         let mut counts = Counts {
             added: shown.added.then_some(added),
             removed: shown.removed.then_some(removed),
             total: shown.total.then_some(total),
-            recovered: None,
+            place: None,
             positions: None,
         };
         more(&mut counts);
@@ -212,22 +254,49 @@ impl Outcome {
     }
 }
 
-/// Topics of which messages that were missed were asked for: none of them has a history.
-fn not_recovered(topics: &Topics, change: &Change, recovers: Vec<String>) -> Option<Map<String, Value>> {
+/// Where a subscription begins.
+#[derive(Clone, Serialize)]
+struct Place {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recovered: Option<bool>,
+}
+
+impl Place {
+    /// That of a topic without history, whose missed messages were asked for.
+    const NOWHERE: Self = Self { epoch: None, offset: None, recovered: Some(false) };
+
+    fn of(begins: &Begins) -> Self {
+        let Position { epoch, offset } = begins.position;
+        Self { epoch: Some(epoch.to_string()), offset: Some(offset), recovered: begins.recovered }
+    }
+}
+
+/// Where new subscriptions begin, by topic as the client has named it if it has asked for what it missed.
+fn positions(topics: &Topics, change: &Change, asked: Vec<String>) -> Option<Map<String, Value>> {
     let added = change.held.topics();
     let mut positions = Map::new();
-    for topic in recovers {
+    let mut named: HashMap<Arc<str>, String> = HashMap::new();
+    for topic in asked {
         let normal = topics.normal(&topic);
-        if added.iter().any(|added| **added == *normal) {
-            positions.insert(topic, json!({ "recovered": false }));
+        if added.contains(&normal) {
+            positions.insert(topic.clone(), json!(Place::NOWHERE));
+            named.insert(normal, topic);
         }
+    }
+    for begins in &change.positions {
+        let name = named.get(&begins.topic).cloned().unwrap_or_else(|| begins.topic.to_string());
+        positions.insert(name, json!(Place::of(begins)));
     }
     (!positions.is_empty()).then_some(positions)
 }
 
 fn mutate_options(options: Options, cancel: Option<CancellationToken>) -> MutateOptions {
-    let Options { wait_for, timeout, verify } = options;
-    MutateOptions { cancel, wait_for, timeout, verify }
+    let Options { wait_for, timeout, verify, ttl } = options;
+    MutateOptions { cancel, wait_for, timeout, verify, ttl, ..MutateOptions::default() }
 }
 
 impl Serialize for Answer {
@@ -235,12 +304,27 @@ impl Serialize for Answer {
         match self {
             Self::Change(counts) => counts.serialize(serializer),
             Self::Value(value) => value.serialize(serializer),
+            Self::History(page) => {
+                let mut map = serializer.serialize_map(None)?;
+                map.serialize_entry("epoch", &page.head.epoch.to_string())?;
+                map.serialize_entry("offset", &page.head.offset)?;
+                let messages = page.messages.iter().map(encode::Kept).collect::<Vec<_>>();
+                map.serialize_entry("messages", &messages)?;
+                if let Some(recovered) = page.recovered {
+                    map.serialize_entry("recovered", &recovered)?;
+                }
+                map.end()
+            }
             Self::Publish(PublishResult::Sent(sent)) => {
                 let mut map = serializer.serialize_map(None)?;
                 map.serialize_entry("ok", &true)?;
                 map.serialize_entry("capability", sent.capability.as_str())?;
                 if let Some(matched) = sent.matched {
                     map.serialize_entry("matched", &matched)?;
+                }
+                if let Some(Position { epoch, offset }) = sent.position {
+                    map.serialize_entry("epoch", &epoch.to_string())?;
+                    map.serialize_entry("offset", &offset)?;
                 }
                 map.end()
             }

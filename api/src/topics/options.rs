@@ -35,6 +35,8 @@ pub struct TopicOptions {
     pub heartbeat: Duration,
     /// Silence after which a connection is closed. Default: 60 s.
     pub heartbeat_timeout: Duration,
+    /// Time after which a node that is silent is taken to be gone, with its members. Default: 30 s.
+    pub presence_ttl: Duration,
 }
 
 impl Default for TopicOptions {
@@ -55,6 +57,7 @@ impl Default for TopicOptions {
             close_grace: limits::CLOSE_GRACE,
             heartbeat: limits::TOPIC_HEARTBEAT,
             heartbeat_timeout: limits::TOPIC_HEARTBEAT_TIMEOUT,
+            presence_ttl: limits::TOPIC_PRESENCE_TTL,
         }
     }
 }
@@ -77,6 +80,7 @@ mod tests {
         assert_eq!((options.bad_frames, options.slow_consumer_bytes), (100, 1_048_576));
         let millis = |time: Duration| time.as_millis();
         assert_eq!((millis(options.slow_consumer), millis(options.close_grace)), (10_000, 5_000));
+        assert_eq!(millis(options.presence_ttl), 30_000);
         assert_eq!((millis(options.heartbeat), millis(options.heartbeat_timeout)), (25_000, 60_000));
     }
 }

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use tidings_auth::{TopicRefusal, Wanted};
-use tidings_topics::{Action, Answer, Connection, Decision, Denial, Policy};
+use tidings_auth::{Pass, TopicRefusal, Wanted};
+use tidings_model::TopicPattern;
+use tidings_topics::{Action, Answer, Connection, Decision, Denial, Policy, is_pattern};
 
 use crate::live::PassHandle;
 
@@ -36,7 +37,7 @@ impl Policy<PassHandle> for GrantPolicy {
     ) -> Answer<'a, Decision> {
         let pass = connection.data.current();
         let allowed = match action {
-            Action::Subscribe => pass.may_subscribe_topic(Wanted::Topic(topic)),
+            Action::Subscribe => may_subscribe(&pass, topic),
             Action::Publish => pass.may_publish_topic(topic),
             // Whoever subscribes may also hear it no more.
             Action::Unsubscribe => Ok(()),
@@ -45,6 +46,15 @@ impl Policy<PassHandle> for GrantPolicy {
             Ok(()) => Decision::Allow,
             Err(refusal) => Decision::Deny(denial(refusal)),
         })
+    }
+}
+
+/// Whether a pass grants a topic, or all topics that a pattern matches.
+pub fn may_subscribe(pass: &Pass, topic: &str) -> Result<(), TopicRefusal> {
+    // Only a topic that is not valid has a star and is no pattern, and no grant matches it.
+    match is_pattern(topic).then(|| TopicPattern::parse(topic)) {
+        Some(Ok(pattern)) => pass.may_subscribe_topic(Wanted::Pattern(&pattern)),
+        Some(Err(_)) | None => pass.may_subscribe_topic(Wanted::Topic(topic)),
     }
 }
 

@@ -7,30 +7,33 @@ use bytes::Bytes;
 use serde_json::Map;
 use serde_json::value::RawValue;
 use tidings_model::limits;
-use tidings_topics::{self as topics, PublishEnvelope, Verify, VerifyMode, WaitFor};
+use tidings_topics::{self as topics, PresenceInfo, PublishEnvelope, Since, Verify, VerifyMode, WaitFor};
 
 use super::envelope::{Envelope, is_reserved_type, is_short};
 use super::error::WireError;
 use crate::wire::json::{BadList, each_member, members, string, strings};
 
 type Text<'a> = Cow<'a, str>;
+/// Places in the histories of topics.
+pub type Recover<'a> = Vec<(Text<'a>, Since)>;
 
 /// What a frame asks for.
 #[derive(Debug, PartialEq)]
 pub enum Request<'a> {
-    Subscribe { topic: Text<'a>, options: Options, recovers: bool },
+    Subscribe { topic: Text<'a>, options: Options, recover: Option<Since>, presence: Option<PresenceInfo> },
     Unsubscribe { topic: Text<'a>, options: Options },
-    SubscribeMany { topics: Vec<Text<'a>>, options: Options, recovers: Vec<Text<'a>> },
+    SubscribeMany { topics: Vec<Text<'a>>, options: Options, recover: Recover<'a> },
     UnsubscribeMany { topics: Vec<Text<'a>>, options: Options },
     Clear { options: Options },
-    Set { topics: Vec<Text<'a>>, options: Options, recovers: Vec<Text<'a>> },
+    Set { topics: Vec<Text<'a>>, options: Options, recover: Recover<'a> },
     Update { add: Vec<Text<'a>>, remove: Vec<Text<'a>>, options: Options },
     Settle { topic: Option<Text<'a>>, timeout: Option<Duration> },
     Verify { topic: Text<'a>, mode: VerifyMode },
     LocalStatus { topic: Text<'a> },
     List,
     Publish(Publish<'a>),
-    History { topic: Text<'a> },
+    Presence { topic: Text<'a> },
+    History { topic: Text<'a>, since: Option<Since>, limit: Option<usize> },
     Auth { token: Text<'a> },
     Abort { correlation_id: Text<'a> },
     Heartbeat,
@@ -42,6 +45,8 @@ pub struct Options {
     pub wait_for: WaitFor,
     pub timeout: Option<Duration>,
     pub verify: Verify,
+    /// After which the subscription ends; `ttlMs` of a subscribe.
+    pub ttl: Option<Duration>,
 }
 
 /// A message to publish, and to whom.
@@ -87,12 +92,17 @@ impl<'a> Request<'a> {
         match &*envelope.kind {
             "$subscribe" => {
                 let fields = Fields::of(sent, ["topic", OPTIONS, "recover", "presence", "ttlMs"])?;
-                fields.not_yet(&["presence", "ttlMs"])?;
-                Ok(Self::Subscribe {
-                    topic: fields.text("topic")?,
-                    options: fields.options()?,
-                    recovers: fields.recovers()?,
-                })
+                let topic = fields.text("topic")?;
+                let options = Options { ttl: fields.ttl()?, ..fields.options()? };
+                let recover = fields.position("recover")?;
+                if recover.is_some() && topics::is_pattern(&topic) {
+                    return Err(no_recovery());
+                }
+                let presence = fields.presence()?;
+                if presence.is_some() && topics::is_pattern(&topic) {
+                    return Err(WireError::field("presence", "left out for a pattern, which has no members"));
+                }
+                Ok(Self::Subscribe { topic, options, recover, presence })
             }
             "$unsubscribe" => {
                 let fields = Fields::of(sent, ["topic", OPTIONS])?;
@@ -104,7 +114,7 @@ impl<'a> Request<'a> {
                 Ok(Self::SubscribeMany {
                     topics: fields.texts("topics", most)?,
                     options: fields.options()?,
-                    recovers: fields.recovers_many()?,
+                    recover: fields.recover_many()?,
                 })
             }
             "$unsubscribeMany" => {
@@ -120,7 +130,7 @@ impl<'a> Request<'a> {
                 Ok(Self::Set {
                     topics: fields.texts("topics", most)?,
                     options: fields.options()?,
-                    recovers: fields.recovers_many()?,
+                    recover: fields.recover_many()?,
                 })
             }
             "$update" => {
@@ -154,6 +164,7 @@ impl<'a> Request<'a> {
             "$localStatus" => Ok(Self::LocalStatus { topic: Fields::of(sent, ["topic"])?.text("topic")? }),
             "$list" => Fields::of(sent, []).map(|_| Self::List),
             "$publish" => Publish::parse(envelope.payload, None).map(Self::Publish),
+            "$presence" => Ok(Self::Presence { topic: Fields::of(sent, ["topic"])?.text("topic")? }),
             "$history" => Self::history(Fields::of(sent, ["topic", "since", "limit"])?),
             "$auth" => Ok(Self::Auth { token: Fields::of(sent, ["token"])?.text("token")? }),
             "$ws:abort" => match &envelope.correlation_id {
@@ -177,15 +188,13 @@ impl<'a> Request<'a> {
     }
 
     fn history(fields: Fields<'a, 3>) -> Result<Self, WireError> {
-        if let Some(since) = fields.get("since") {
-            position(since)
-                .ok_or_else(|| WireError::field("since", "{\"epoch\": text, \"offset\": number}"))?;
-        }
-        if let Some(limit) = fields.get("limit") {
+        let since = fields.position("since")?;
+        let limit = fields.get("limit").map(|limit| {
             let limit = serde_json::from_str::<u64>(limit.get()).ok().filter(|&limit| limit > 0);
-            limit.ok_or_else(|| WireError::field("limit", "a whole number of at least 1"))?;
-        }
-        Ok(Self::History { topic: fields.text("topic")? })
+            limit.ok_or_else(|| WireError::field("limit", "a whole number of at least 1"))
+        });
+        let limit = limit.transpose()?.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(Self::History { topic: fields.text("topic")?, since, limit })
     }
 }
 
@@ -367,7 +376,29 @@ impl<'a, const N: usize> Fields<'a, N> {
             },
         };
         let timeout = time.map(|time| timeout("options.timeoutMs", time)).transpose()?;
-        Ok(Options { wait_for, timeout, verify })
+        Ok(Options { wait_for, timeout, verify, ttl: None })
+    }
+
+    /// Time after which a subscription ends unless it is repeated.
+    fn ttl(&self) -> Result<Option<Duration>, WireError> {
+        self.get("ttlMs").map(|value| millis("ttlMs", value, limits::TOPIC_TTL_MS_MAX)).transpose()
+    }
+
+    /// What a member says of itself: `true`, or `{"info"}`.
+    fn presence(&self) -> Result<Option<PresenceInfo>, WireError> {
+        let Some(value) = self.get("presence") else { return Ok(None) };
+        match value.get() {
+            "false" | "null" => return Ok(None),
+            "true" => return Ok(Some(PresenceInfo::default())),
+            _ => {}
+        }
+        let [info] = members(value.get(), ["info"])
+            .map_err(|_| WireError::field("presence", "true, or an object with `info`"))?;
+        let most = limits::PRESENCE_INFO_BYTES;
+        if info.is_some_and(|info| info.get().len() > most) {
+            return Err(WireError::field("presence.info", &format!("at most {most} bytes")));
+        }
+        Ok(Some(PresenceInfo { info: info.map(|info| Bytes::copy_from_slice(info.get().as_bytes())) }))
     }
 
     /// Refuses members whose feature the server does not have.
@@ -378,39 +409,50 @@ impl<'a, const N: usize> Fields<'a, N> {
         }
     }
 
-    /// Whether messages that were missed are asked for.
-    fn recovers(&self) -> Result<bool, WireError> {
-        let Some(value) = self.get("recover") else { return Ok(false) };
-        let expected = "{\"epoch\": text, \"offset\": number}";
-        position(value).map(|()| true).ok_or_else(|| WireError::field("recover", expected))
+    /// A place in a history.
+    fn position(&self, name: &str) -> Result<Option<Since>, WireError> {
+        let odd = || WireError::field(name, "{\"epoch\": text, \"offset\": number}");
+        self.get(name).map(|value| position(value).ok_or_else(odd)).transpose()
     }
 
-    /// Topics of which messages that were missed are asked for.
-    fn recovers_many(&self) -> Result<Vec<Text<'a>>, WireError> {
+    /// Places in the histories of topics.
+    fn recover_many(&self) -> Result<Recover<'a>, WireError> {
         let Some(value) = self.get("recover") else { return Ok(Vec::new()) };
         let odd = || WireError::field("recover", "{topic: {\"epoch\": text, \"offset\": number}}");
-        let (mut topics, mut good) = (Vec::new(), true);
-        each_member(value.get(), |topic, value| {
-            good &= position(value).is_some();
-            topics.push(topic);
+        let (mut places, mut good) = (Vec::new(), true);
+        each_member(value.get(), |topic: Text<'a>, value| match position(value) {
+            Some(since) => places.push((topic, since)),
+            None => good = false,
         })
         .map_err(|_| odd())?;
-        if good { Ok(topics) } else { Err(odd()) }
+        match good {
+            true if places.iter().any(|(topic, _)| topics::is_pattern(topic)) => Err(no_recovery()),
+            true => Ok(places),
+            false => Err(odd()),
+        }
     }
 }
 
+/// The error of a pattern whose missed messages are asked for.
+fn no_recovery() -> WireError {
+    WireError::field("recover", "left out for a pattern, which has no history")
+}
+
 fn timeout(name: &str, value: &RawValue) -> Result<Duration, WireError> {
-    let most = limits::TOPIC_REQUEST_MS_MAX;
+    millis(name, value, limits::TOPIC_REQUEST_MS_MAX)
+}
+
+fn millis(name: &str, value: &RawValue, most: u64) -> Result<Duration, WireError> {
     let millis = serde_json::from_str::<u64>(value.get()).ok().filter(|millis| (1..=most).contains(millis));
     let expected = || WireError::field(name, &format!("a whole number from 1 to {most}"));
     millis.map(Duration::from_millis).ok_or_else(expected)
 }
 
-/// Checks a position: `{"epoch","offset"}`.
-fn position(value: &RawValue) -> Option<()> {
+/// Parses a place: `{"epoch","offset"}`.
+fn position(value: &RawValue) -> Option<Since> {
     let [epoch, offset] = members(value.get(), ["epoch", "offset"]).ok()?;
-    string(epoch?)?;
-    serde_json::from_str::<u64>(offset?.get()).ok().map(drop)
+    let epoch = string(epoch?)?.into_owned();
+    Some(Since { epoch, offset: serde_json::from_str(offset?.get()).ok()? })
 }
 
 #[cfg(test)]

@@ -48,6 +48,7 @@ pub mod stored_state;
 mod streams;
 mod subscriptions;
 pub mod tools;
+mod topics;
 pub mod wal;
 
 pub use disk::{Disk, DiskFile, Folder};

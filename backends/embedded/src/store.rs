@@ -143,6 +143,7 @@ pub(crate) struct StoreInner<T: StateMachine> {
     /// Whether a write has failed; the store then accepts no commits.
     pub(crate) stopped: AtomicBool,
     pub(crate) reserve_bytes: u64,
+    era: Era,
     last_log: AtomicU64,
     disk_reads: AtomicU64,
     /// Permits for what is left of [`QUEUE_BYTES`].
@@ -194,6 +195,7 @@ impl<T: StoredState> Embedded<T> {
         let era =
             Era::new(manifest.era).ok_or_else(|| OpenError::damaged(MANIFEST, "its era is too large"))?;
         let shared = Arc::new(StoreInner {
+            era,
             last_log: AtomicU64::new(state.numbers.largest()),
             state: RwLock::new(state),
             bus,
@@ -366,6 +368,10 @@ impl<T: StoredState> Logs for Embedded<T> {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         let number = self.shared.last_log.fetch_add(1, Ordering::Relaxed) + 1;
         std::future::ready(Ok(LogId::new(number))).boxed()
+    }
+
+    fn era(&self) -> Era {
+        self.shared.era
     }
 
     fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {

@@ -1,7 +1,8 @@
 //! The driver of several nodes: subscriptions are local, and messages travel over a bus.
 //!
 //! A node tells the bus which topics its members subscribe to. What is published here is delivered here at once and
-//! sent to the bus; what comes back from there is recognised by the node's number and not delivered again.
+//! sent to the bus; what comes back from there is recognised by the node's number and not delivered again. For its
+//! patterns a node subscribes to a channel of all messages, to which the others send while they know of it (`nodes`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use std::time::Duration;
+use tidings_engine::Clock;
 use tidings_engine::bus::messages::{Arrival, Arrivals, BusError, Interest, Joined, MessageBus};
 use tidings_engine::deliver::BundleReader;
 use tokio::sync::oneshot;
@@ -19,14 +22,16 @@ use crate::driver::{
 };
 use crate::envelope::PublishEnvelope;
 use crate::local::{Local, Member};
+use crate::nodes::Nodes;
 use crate::parcel;
 use crate::policy::ClientId;
 use crate::result::{Capability, PublishError, PublishFailure, Sent};
+use crate::topic::is_pattern;
 
 /// A driver over a [`MessageBus`]. Numbers are those of this node, so they are lower bounds.
 pub struct BusDriver {
     local: Local,
-    node: u64,
+    nodes: Arc<Nodes>,
     /// Begins the name of each channel.
     prefix: Arc<str>,
     bus: Arc<dyn MessageBus>,
@@ -36,14 +41,14 @@ pub struct BusDriver {
 
 /// Receives what other nodes publish.
 pub struct BusConsumer {
-    node: u64,
+    nodes: Arc<Nodes>,
     /// `None` while the consumer is started.
     arrivals: Arc<Mutex<Option<Arrivals>>>,
     lost: Arc<AtomicU64>,
 }
 
 /// How a node joins a bus.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct BusOptions {
     /// A number that no other node on the bus has.
     pub node: u64,
@@ -51,12 +56,16 @@ pub struct BusOptions {
     pub prefix: Arc<str>,
     /// Bytes of messages that have arrived and wait to be delivered, beyond which further ones are lost.
     pub arrivals_bytes: usize,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Time after which a node that says nothing is taken to be gone.
+    pub lease: Duration,
 }
 
 #[derive(Default)]
 struct State {
-    /// Topics that a member of this node subscribes to.
-    topics: HashMap<Arc<str>, Topic>,
+    /// Channels of the topics that a member of this node subscribes to; all patterns share one.
+    channels: HashMap<Box<str>, Topic>,
     /// Topics of each member.
     members: HashMap<u64, HashSet<Arc<str>>>,
 }
@@ -69,20 +78,37 @@ struct Topic {
 impl BusDriver {
     /// Joins the bus. The consumer must be started for messages of other nodes to arrive.
     pub fn join(local: Local, bus: Arc<dyn MessageBus>, options: BusOptions) -> (Self, BusConsumer) {
-        let BusOptions { node, prefix, arrivals_bytes } = options;
+        let BusOptions { node, prefix, arrivals_bytes, clock, lease } = options;
         let Joined { interest, arrivals } = bus.join(arrivals_bytes);
-        let consumer =
-            BusConsumer { node, arrivals: Arc::new(Mutex::new(Some(arrivals))), lost: Arc::default() };
-        (Self { local, node, prefix, bus, interest, state: Mutex::default() }, consumer)
+        let nodes = Arc::new(Nodes::new(node, &prefix, bus.clone(), interest.clone(), clock, lease));
+        let arrivals = Arc::new(Mutex::new(Some(arrivals)));
+        let consumer = BusConsumer { nodes: nodes.clone(), arrivals, lost: Arc::default() };
+        (Self { local, nodes, prefix, bus, interest, state: Mutex::default() }, consumer)
     }
 
-    /// Number of topics that this node has subscribed to at the bus.
-    pub fn topics(&self) -> usize {
-        self.lock().topics.len()
+    /// Number of channels that this node has subscribed to for its members.
+    pub fn channels(&self) -> usize {
+        self.lock().channels.len()
     }
 
+    /// The channel of a topic, or that of all patterns.
     fn channel(&self, topic: &str) -> String {
-        format!("{}{topic}", self.prefix)
+        if is_pattern(topic) { self.nodes.all().to_owned() } else { format!("{}{topic}", self.prefix) }
+    }
+
+    /// Begins a subscription at the bus.
+    fn begin(&self, channel: &str) -> Shared<BoxFuture<'static, Result<(), BusError>>> {
+        let confirmed = self.interest.subscribe(channel);
+        if channel != self.nodes.all() {
+            return confirmed.shared();
+        }
+        // Said when it is in effect, so that what is sent because of it arrives.
+        let nodes = self.nodes.clone();
+        let known = async move {
+            confirmed.await?;
+            nodes.want_all(true).await
+        };
+        known.boxed().shared()
     }
 
     fn leave(&self, state: &mut State, number: u64, topic: &str) {
@@ -98,11 +124,16 @@ impl BusDriver {
 
     /// Counts one member less of a topic.
     fn release(&self, state: &mut State, topic: &str) {
-        let Some(entry) = state.topics.get_mut(topic) else { return };
+        let channel = self.channel(topic);
+        let Some(entry) = state.channels.get_mut(&*channel) else { return };
         entry.members -= 1;
         if entry.members == 0 {
-            state.topics.remove(topic);
-            self.interest.unsubscribe(&self.channel(topic));
+            state.channels.remove(&*channel);
+            self.interest.unsubscribe(&channel);
+            if is_pattern(topic) {
+                // Queued by the call. If it is lost, the others stop when this node has not asked for it for long.
+                let _ = self.nodes.want_all(false).now_or_never();
+            }
         }
     }
 
@@ -139,14 +170,13 @@ impl PubSubDriver for BusDriver {
     ) -> Answer<'a, Result<Handover, DriverError>> {
         // Under the lock, so that a removal comes before or after all of it.
         let mut state = self.lock();
-        if member.enter(topic).is_err() {
-            return Answer::now(Err(DriverError::closed()));
+        if let Err(error) = member.enter(topic) {
+            return Answer::now(Err(error));
         }
         let is_new = state.members.entry(member.number()).or_default().insert(topic.clone());
-        let entry = state.topics.entry(topic.clone()).or_insert_with(|| {
-            let confirmation = self.interest.subscribe(&self.channel(topic));
-            Topic { members: 0, confirmation: confirmation.shared() }
-        });
+        let channel = self.channel(topic);
+        let begin = || Topic { members: 0, confirmation: self.begin(&channel) };
+        let entry = state.channels.entry(channel.as_str().into()).or_insert_with(begin);
         entry.members += usize::from(is_new);
         let confirmation = entry.confirmation.clone();
         drop(state);
@@ -183,8 +213,19 @@ impl PubSubDriver for BusDriver {
             Err(error) => return Answer::now(Err(error.into_failure(self.name()))),
         };
         Answer::later(async move {
-            let parcel = parcel::pack(self.node, envelope);
-            match self.bus.publish(&self.channel(&envelope.topic), parcel).await {
+            let parcel = parcel::pack(self.nodes.node, self.nodes.next_number(), envelope);
+            let channel = self.channel(&envelope.topic);
+            // Both are queued before one is waited for.
+            let copy = self.nodes.is_all_wanted().then(|| self.bus.publish(self.nodes.all(), parcel.clone()));
+            let sent = self.bus.publish(&channel, parcel);
+            let sent = async {
+                let copied = match copy {
+                    Some(copy) => copy.await,
+                    None => Ok(()),
+                };
+                sent.await.and(copied)
+            };
+            match sent.await {
                 Ok(()) => {
                     let matched = self.local.send(&envelope.topic, frame, route.exclude);
                     Ok(Sent::at_least(matched as u64))
@@ -260,9 +301,9 @@ impl BrokerConsumer for BusConsumer {
                 return Err(DriverError::new("the consumer is started already"));
             };
             let (stop, stopped) = oneshot::channel();
-            let (home, node, lost) = (self.arrivals.clone(), self.node, self.lost.clone());
+            let (home, nodes, lost) = (self.arrivals.clone(), self.nodes.clone(), self.lost.clone());
             let task = tokio::spawn(async move {
-                let arrivals = consume(arrivals, stopped, node, &lost, &deliver).await;
+                let arrivals = consume(arrivals, stopped, &nodes, &lost, &deliver).await;
                 // So that the consumer can be started again.
                 *home.lock().unwrap_or_else(PoisonError::into_inner) = Some(arrivals);
             });
@@ -274,30 +315,42 @@ impl BrokerConsumer for BusConsumer {
 async fn consume(
     mut arrivals: Arrivals,
     mut stopped: oneshot::Receiver<()>,
-    node: u64,
+    nodes: &Nodes,
     lost: &AtomicU64,
     deliver: &Deliver,
 ) -> Arrivals {
+    let mut talk = std::pin::pin!(talk(nodes));
     loop {
         let arrival = tokio::select! {
             biased;
             _ = &mut stopped => return arrivals,
             arrival = arrivals.next() => arrival,
+            () = &mut talk => None,
         };
         match arrival {
+            Some(Arrival::Message { channel, message }) if nodes.is_notes(&channel) => {
+                if nodes.heard(&message) {
+                    // Queued by the first poll; what has arrived does not wait for the bus.
+                    let _ = nodes.say_again().now_or_never();
+                }
+            }
             Some(Arrival::Message { channel, message }) => match parcel::unpack(message) {
-                Ok((sender, _)) if sender == node => {}
-                Ok((_, envelope)) => {
-                    deliver(&envelope);
+                Ok((sender, ..)) if sender == nodes.node => {}
+                Ok((sender, number, envelope)) => {
+                    if nodes.is_first(sender, number) {
+                        deliver(&envelope);
+                    }
                 }
                 Err(error) => tracing::warn!(%channel, %error, "a message from the bus is not readable"),
             },
-            Some(Arrival::Lost { at_least: 0 }) => {
-                tracing::warn!("messages of other nodes may have been lost: the bus was away");
-            }
             Some(Arrival::Lost { at_least }) => {
-                lost.fetch_add(at_least, Ordering::Relaxed);
-                tracing::warn!(at_least, "messages of other nodes were lost: this node is too slow");
+                if at_least == 0 {
+                    tracing::warn!("messages of other nodes may have been lost: the bus was away");
+                } else {
+                    lost.fetch_add(at_least, Ordering::Relaxed);
+                    tracing::warn!(at_least, "messages of other nodes were lost: this node is too slow");
+                }
+                let _ = nodes.lost().now_or_never();
             }
             None => {
                 // The bus has ended; whoever started the consumer stops it.
@@ -305,6 +358,15 @@ async fn consume(
                 return arrivals;
             }
         }
+    }
+}
+
+/// Tells the other nodes of this one, for ever.
+async fn talk(nodes: &Nodes) {
+    nodes.join().await;
+    loop {
+        nodes.clock().sleep(nodes.interval()).await;
+        nodes.say_again().await;
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use tidings_engine::deliver::BundleReader;
+use tidings_engine::deliver::{BundleReader, FrameChunks};
 
 use crate::answer::Answer;
 use crate::envelope::PublishEnvelope;
 use crate::error::Cause;
-use crate::local::Member;
+use crate::local::{EncodeError, Member};
 use crate::policy::ClientId;
 use crate::result::{Capability, PublishFailure, Sent};
 
@@ -17,10 +17,10 @@ use crate::result::{Capability, PublishFailure, Sent};
 ///
 /// Promises of a driver, checked by the contract suite:
 ///
-/// - After `subscribe` has succeeded, each message that is published under the topic reaches the member once, and
-///   messages of one publisher in the order in which they were published. Frames are held back until
-///   [`Member::release`].
-/// - After `unsubscribe` has succeeded, none does. Both may be called again without harm.
+/// - A topic that is subscribed to may be a [pattern](crate::is_pattern). After `subscribe` has succeeded, each message that is
+///   published under the topic, or under one that matches, reaches the member once, however many of its subscriptions match,
+///   and messages of one publisher in the order in which they were published. Frames are held back until [`Member::release`].
+/// - After `unsubscribe` has succeeded, none does that no other subscription matches. Both may be called again without harm.
 /// - A call that fails has changed nothing.
 /// - After `remove`, nothing is left of the member. It does not wait, may be called again, and is called again after
 ///   calls that were under way when the connection was closed.
@@ -50,6 +50,11 @@ pub trait PubSubDriver: Send + Sync + 'static {
         member: &'a Member,
         topic: &'a Arc<str>,
     ) -> Answer<'a, Result<(), DriverError>>;
+
+    /// Makes the frame of a message as members receive it. A driver that cannot has no history.
+    fn encode(&self, _envelope: &PublishEnvelope) -> Result<FrameChunks, EncodeError> {
+        Err(EncodeError("this driver has no frames".to_owned()))
+    }
 
     /// Sends a message to all members that subscribe to its topic, on all nodes, but for an excluded one.
     fn publish<'a>(
@@ -122,6 +127,8 @@ pub struct DriverError {
     pub cause: Option<Cause>,
     /// Whether the failure is that the connection is closed.
     pub closed: bool,
+    /// Whether the failure is that there are too many patterns that one topic can match.
+    pub too_many_patterns: bool,
 }
 
 /// What a driver knows of a subscription.
@@ -151,12 +158,24 @@ pub struct Count {
 impl DriverError {
     /// A failure with a sentence.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), transient: None, cause: None, closed: false }
+        Self {
+            message: message.into(),
+            transient: None,
+            cause: None,
+            closed: false,
+            too_many_patterns: false,
+        }
     }
 
     /// The failure of a member whose connection is closed.
     pub fn closed() -> Self {
         Self { closed: true, ..Self::new("the connection is closed") }
+    }
+
+    /// The failure of a pattern that would make publishing too expensive.
+    pub fn too_many_patterns() -> Self {
+        let message = "there are too many patterns that one topic can match";
+        Self { too_many_patterns: true, ..Self::new(message).transient(false) }
     }
 
     /// Says whether another attempt may succeed.

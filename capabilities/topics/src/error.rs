@@ -31,7 +31,8 @@ pub enum PubSubErrorCode {
     InvalidTopic,
     /// The policy denied the operation.
     AclSubscribe,
-    /// The connection holds as many topics as it may, or all connections of the hub together do.
+    /// The connection holds as many topics as it may, or all connections of the hub together do, or the topic has as many
+    /// subscribers as it may, or there are too many patterns.
     TopicLimitExceeded,
     /// The connection is closed.
     ConnectionClosed,
@@ -84,6 +85,15 @@ pub enum ErrorDetails {
         limit: usize,
         /// New topics that were asked for.
         requested: usize,
+    },
+    /// There are too many patterns that one topic can match.
+    PatternLimit,
+    /// A subscription beyond what one topic may have.
+    TopicLimit {
+        /// Subscriptions that the topic may have.
+        limit: usize,
+        /// The normalized topic.
+        topic: Arc<str>,
     },
     /// The driver failed.
     Adapter {
@@ -218,6 +228,10 @@ impl ErrorDetails {
             }),
             Self::HubLimit { limit, requested } => {
                 json!({ "scope": "project", "limit": limit, "requested": requested })
+            }
+            Self::PatternLimit => json!({ "scope": "project", "reason": "patterns" }),
+            Self::TopicLimit { limit, topic } => {
+                json!({ "scope": "topic", "limit": limit, "topic": &**topic })
             }
             Self::Adapter { adapter, transient, failed_rollback_topics } => {
                 let mut details = Map::from_iter([("adapter".to_owned(), json!(adapter))]);

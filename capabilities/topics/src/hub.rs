@@ -10,12 +10,14 @@ use tokio::sync::Mutex;
 use crate::driver::{BrokerConsumer, Consumption, Count, DriverError, PubSubDriver, Route};
 use crate::envelope::PublishEnvelope;
 use crate::error::PubSubError;
+use crate::history::{History, HistoryError, HistoryState};
 use crate::inner::{Inner, Phase, Settings};
 use crate::local::{JsonText, Local};
 use crate::memory::MemoryDriver;
 use crate::message::Message;
 use crate::options::PublishOptions;
 use crate::policy::{Action, ClientId, Connection, Decision, Gated, Policy};
+use crate::presence::{Announce, Presence};
 use crate::publish;
 use crate::result::PublishResult;
 use crate::topic::TopicRules;
@@ -83,6 +85,42 @@ impl<D: Send + Sync + 'static> Hub<D> {
 
     /// Bytes that a connection of [`Hub::in_memory`] may be behind.
     pub const BEHIND_MAX: u64 = 1024 * 1024;
+
+    /// Gives a history to the topics whose rules say so. Without it no topic has one. The driver must be one of this process
+    /// only.
+    ///
+    /// # Panics
+    ///
+    /// If there are clones or connections already.
+    pub fn with_history(mut self, history: History) -> Self {
+        let settings = Arc::get_mut(&mut self.settings).expect("a hub is put together before it is used");
+        settings.history = Some(history);
+        self
+    }
+
+    /// What is known of the history of a topic, which must be in its normal form; `None` if it has none yet.
+    pub async fn history(&self, topic: &str) -> Result<Option<HistoryState>, HistoryError> {
+        match self.settings.history_of(topic) {
+            Some((history, keep)) => history.state(topic, keep).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Changes how members are told of each other. Default: [`JsonText`].
+    ///
+    /// # Panics
+    ///
+    /// If there are clones or connections already.
+    pub fn with_announce(mut self, announce: Arc<dyn Announce>) -> Self {
+        let settings = Arc::get_mut(&mut self.settings).expect("a hub is put together before it is used");
+        settings.announce = announce;
+        self
+    }
+
+    /// The members of a topic, which must be in its normal form, on this node.
+    pub fn presence(&self, topic: &str) -> Presence {
+        self.settings.roster.of(topic)
+    }
 
     /// Adds consumers of other nodes' messages. The hub is not ready until [`Hub::start`].
     pub fn with_consumers(self, consumers: Vec<Arc<dyn BrokerConsumer>>) -> Self {
@@ -188,7 +226,7 @@ impl<D: Send + Sync + 'static> Hub<D> {
     /// Sends a message that was checked.
     async fn send(&self, envelope: PublishEnvelope, options: PublishOptions) -> PublishResult {
         let route = Route { exclude: None, partition_key: options.partition_key.as_deref() };
-        self.settings.driver.publish(&envelope, route).await.into()
+        self.settings.publish(&envelope, route, || None).await.into()
     }
 
     /// Number of connections that would hear a message under a topic.

@@ -4,17 +4,21 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tidings_engine::deliver::{Bundle, BundleReader, Closed, FrameChunks, Rings};
+use tidings_engine::deliver::{Bundle, BundleReader, FrameChunks, Patterns, Refused, Rings};
+use tidings_model::Pattern;
 
+use crate::driver::DriverError;
 use crate::envelope::{Payload, PublishEnvelope};
 use crate::policy::ClientId;
+use crate::presence::{Announce, Passing, PresentMember};
 use crate::result::{PublishError, PublishFailure};
+use crate::topic::is_pattern;
 
 /// Makes the frame of a message that subscribers receive, once for all of them. Frames must be told apart by their bytes,
 /// unless the rings are [`Rings::unjoined`].
@@ -43,6 +47,7 @@ pub struct JsonText;
 #[derive(Clone)]
 pub struct Local {
     rings: Rings,
+    patterns: Patterns,
     scope: Arc<str>,
     encode: Arc<dyn Encode>,
     behind_max: u64,
@@ -55,20 +60,23 @@ pub struct Member {
     client_id: ClientId,
     scope: Arc<str>,
     bundle: Bundle,
+    patterns: Patterns,
 }
 
 impl Local {
     /// Keeps the subscriptions of one scope in rings that other scopes may share. A member that is more than
     /// `behind_max` bytes behind is disconnected.
     pub fn new(rings: Rings, scope: impl Into<Arc<str>>, encode: Arc<dyn Encode>, behind_max: u64) -> Self {
-        Self { rings, scope: scope.into(), encode, behind_max, members: Arc::default() }
+        let patterns = rings.patterns();
+        Self { rings, patterns, scope: scope.into(), encode, behind_max, members: Arc::default() }
     }
 
     /// Makes a connection a member without subscriptions.
     pub fn connect(&self, client_id: ClientId) -> (Member, BundleReader) {
         let (bundle, reader) = self.rings.bundle(self.behind_max);
         self.lock().insert(bundle.number(), client_id.clone());
-        (Member { client_id, scope: self.scope.clone(), bundle }, reader)
+        let (scope, patterns) = (self.scope.clone(), self.patterns.clone());
+        (Member { client_id, scope, bundle, patterns }, reader)
     }
 
     /// Forgets a member.
@@ -89,7 +97,7 @@ impl Local {
         envelope: &PublishEnvelope,
         exclude: Option<&Member>,
     ) -> Result<usize, EncodeError> {
-        if self.subscribers(&envelope.topic) == 0 {
+        if !self.patterns.has_subscribers(&envelope.topic, &name(&self.scope, &envelope.topic)) {
             return Ok(0);
         }
         Ok(self.send(&envelope.topic, self.encode(envelope)?, exclude))
@@ -111,20 +119,22 @@ impl Local {
     /// Sends a frame to the members that subscribe to a topic, but for an excluded one. Returns their number.
     pub fn send(&self, topic: &str, frame: FrameChunks, exclude: Option<&Member>) -> usize {
         let name = name(&self.scope, topic);
-        match exclude {
-            Some(member) => member.bundle.publish_to_others(&name, frame),
-            None => self.rings.publish(&name, frame),
-        }
+        self.patterns.publish(topic, &name, frame, exclude.map(|member| &member.bundle))
     }
 
-    /// Number of members that subscribe to a topic.
+    /// Number of members that a message under a topic would reach.
     pub fn subscribers(&self, topic: &str) -> usize {
-        self.rings.subscribers(&name(&self.scope, topic))
+        self.patterns.subscribers(topic, &name(&self.scope, topic))
     }
 
-    /// Connections that subscribe to a topic, in no particular order.
+    /// Number of patterns that members subscribe to.
+    pub fn patterns(&self) -> usize {
+        self.patterns.len()
+    }
+
+    /// Connections that a message under a topic would reach, in no particular order.
     pub fn clients(&self, topic: &str) -> Vec<ClientId> {
-        let numbers = self.rings.members(&name(&self.scope, topic));
+        let numbers = self.patterns.members(topic, &name(&self.scope, topic));
         let members = self.lock();
         numbers.iter().filter_map(|number| members.get(number).cloned()).collect()
     }
@@ -145,15 +155,26 @@ impl Member {
         &self.client_id
     }
 
-    /// Subscribes to a topic. Its frames are held back until [`Member::release`]. Returns whether the member did
-    /// not subscribe to it before.
-    pub fn enter(&self, topic: &str) -> Result<bool, Closed> {
-        self.bundle.enter(&name(&self.scope, topic))
+    /// Subscribes to a topic or pattern. Its frames are held back until [`Member::release`]. Returns whether the member did
+    /// not subscribe to it before. Fails with an error of the connection's end, or of a pattern that cannot be had.
+    pub fn enter(&self, topic: &str) -> Result<bool, DriverError> {
+        let name = name(&self.scope, topic);
+        if !is_pattern(topic) {
+            return self.bundle.enter(&name).map_err(|_| DriverError::closed());
+        }
+        // Only what was checked is entered.
+        let pattern = Pattern::parse(topic).map_err(|error| DriverError::new(error.to_string()))?;
+        self.bundle.enter_pattern(&self.patterns, &name, &pattern).map_err(|refused| match refused {
+            Refused::Closed => DriverError::closed(),
+            Refused::TooComplex => DriverError::too_many_patterns(),
+        })
     }
 
-    /// Ends the subscription to a topic. No frame of it follows. Returns whether there was one.
+    /// Ends the subscription to a topic or pattern. What is heard because of it alone does not follow. Returns whether there
+    /// was one.
     pub fn leave(&self, topic: &str) -> bool {
-        self.bundle.leave(&name(&self.scope, topic))
+        let name = name(&self.scope, topic);
+        if is_pattern(topic) { self.bundle.leave_pattern(&name) } else { self.bundle.leave(&name) }
     }
 
     /// Whether the member subscribes to a topic on this node.
@@ -196,6 +217,29 @@ impl Member {
         self.bundle.queue_reply(reply, names.iter().map(|name| &**name))
     }
 
+    /// Begins to hear who comes to a topic and goes.
+    pub(crate) fn enter_presence(&self, topic: &str) -> Result<(), DriverError> {
+        let name = presence_name(&self.scope, topic);
+        self.bundle.enter(&name).map_err(|_| DriverError::closed())?;
+        // Nothing is there yet, so nobody has to be woken.
+        drop(self.bundle.queue_reply(Bytes::new(), [&*name]));
+        Ok(())
+    }
+
+    pub(crate) fn leave_presence(&self, topic: &str) {
+        self.bundle.leave(&presence_name(&self.scope, topic));
+    }
+
+    /// Tells the other members of a topic that one has come or gone.
+    pub(crate) fn publish_presence(&self, topic: &str, frame: FrameChunks) {
+        self.bundle.publish_to_others(&presence_name(&self.scope, topic), frame);
+    }
+
+    /// Ready when the client has taken all replies, or is gone.
+    pub(crate) fn poll_drained(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.bundle.poll_drained(cx)
+    }
+
     /// Bytes of replies that the client has not taken.
     pub fn reply_bytes(&self) -> usize {
         self.bundle.reply_bytes()
@@ -230,6 +274,11 @@ fn name<'a>(scope: &str, topic: &'a str) -> Cow<'a, str> {
     Cow::Owned(name)
 }
 
+/// Name of the ring with the comings and goings of a topic. No topic has a star.
+fn presence_name(scope: &str, topic: &str) -> String {
+    format!("{}*presence", name(scope, topic))
+}
+
 /// A broadcast as it is written.
 #[derive(Serialize)]
 struct Broadcast<'a> {
@@ -244,6 +293,16 @@ struct Meta<'a> {
     #[serde(flatten)]
     rest: &'a Map<String, Value>,
     topic: &'a str,
+}
+
+impl Announce for JsonText {
+    fn announce(&self, passing: Passing, topic: &str, member: &PresentMember) -> FrameChunks {
+        let member = serde_json::json!({ "member": member.to_json() });
+        let payload = Payload::json(&member).unwrap_or_default();
+        let envelope = PublishEnvelope::new(topic, passing.as_str()).with_payload(payload);
+        // What was made of JSON can be written as JSON.
+        self.encode(&envelope).unwrap_or_else(|_| Bytes::new().into())
+    }
 }
 
 impl Encode for JsonText {

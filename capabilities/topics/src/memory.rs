@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tidings_engine::deliver::BundleReader;
+use tidings_engine::deliver::{BundleReader, FrameChunks};
 
 use crate::answer::Answer;
 use crate::driver::{Count, DriverError, Handover, PubSubDriver, Route, Verification};
 use crate::envelope::PublishEnvelope;
-use crate::local::{Local, Member};
+use crate::local::{EncodeError, Local, Member};
 use crate::policy::ClientId;
 use crate::result::{Capability, PublishFailure, Sent};
 
@@ -42,10 +42,7 @@ impl PubSubDriver for MemoryDriver {
         member: &'a Member,
         topic: &'a Arc<str>,
     ) -> Answer<'a, Result<Handover, DriverError>> {
-        Answer::now(match member.enter(topic) {
-            Ok(_) => Ok(Handover::Settled),
-            Err(_) => Err(DriverError::closed()),
-        })
+        Answer::now(member.enter(topic).map(|_| Handover::Settled))
     }
 
     fn unsubscribe<'a>(
@@ -55,6 +52,10 @@ impl PubSubDriver for MemoryDriver {
     ) -> Answer<'a, Result<(), DriverError>> {
         member.leave(topic);
         Answer::now(Ok(()))
+    }
+
+    fn encode(&self, envelope: &PublishEnvelope) -> Result<FrameChunks, EncodeError> {
+        self.local.encode(envelope)
     }
 
     fn publish<'a>(

@@ -4,22 +4,27 @@
 //! Until the driver is called, whoever asked may stop the operation, which then has done nothing. From then on it runs
 //! to its end, if need be in a task of its own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use tidings_engine::DetachOnDrop;
 
 use crate::abort::{Timer, within};
-use crate::change::{Change, Held};
+use crate::change::{Begins, Change, Held};
 use crate::draft::Draft;
 use crate::driver::{DriverError, Handover, Verification};
 use crate::error::{
     AbortReason, Aborted, AclDetails, ErrorDetails, MutateError, PubSubError, PubSubErrorCode,
 };
+use crate::history::{Position, Since, TopicLog};
 use crate::inner::{Inner, Line, Turn};
-use crate::options::{MutateOptions, Verify, WaitFor};
+use crate::options::{MutateOptions, PresenceInfo, Verify, WaitFor};
 use crate::policy::{Action, Decision, Denial, DenialKind, Removal};
 use crate::queue::Scope;
+use crate::replay::Replay;
 use crate::underway::Underway;
 
 /// What is asked for. Topics are in their normal form.
@@ -53,6 +58,15 @@ pub(crate) async fn run(
     if cancel.is_some_and(|cancel| cancel.is_cancelled()) {
         return Err(Aborted { reason: AbortReason::Cancelled, changed: Some(false) }.into());
     }
+    let present = match (&request, &options.presence) {
+        (Request::Add(topics), Some(presence)) => Some((topics.clone(), presence.clone())),
+        _ => None,
+    };
+    let expiring = match (&request, options.ttl) {
+        (Request::Add(topics), Some(ttl)) => Some((topics.clone(), ttl)),
+        _ => None,
+    };
+    let recover = options.recover.iter().map(|(topic, since)| (inner.normal(topic), since.clone())).collect();
     let turn = inner.arrive(Line::Changes, request.scope());
     let settled = options.wait_for == WaitFor::Settled;
     let mut timer = Timer::new(&*inner.settings.clock, options.timeout.filter(|_| settled));
@@ -60,8 +74,10 @@ pub(crate) async fn run(
     let prepared = within(inner, prepare(inner, &turn, request), cancel, &mut timer).await;
     let underway = match prepared.map_err(|stop| stop.into_error(Some(false)))?? {
         Prepared::Nothing { total } => {
+            renew(inner, expiring.as_ref());
+            join(inner, present.as_ref());
             let held = Held::new(inner.member.clone(), Vec::new());
-            return Ok(Change { added: 0, removed: 0, total, held });
+            return Ok(Change { added: 0, removed: 0, total, positions: Vec::new(), held });
         }
         Prepared::Change(underway) => underway,
     };
@@ -71,7 +87,7 @@ pub(crate) async fn run(
         Verify::Strict | Verify::BestEffort if settled => underway.topics(),
         _ => Vec::new(),
     };
-    let work = DetachOnDrop::new(apply(turn, underway, settled));
+    let work = DetachOnDrop::new(apply(turn, underway, settled, After { expiring, recover, present }));
     let applied = within(inner, work, None, &mut timer).await;
     let change = applied.map_err(|stop| stop.into_error(None))??;
     for (topic, subscribed) in verified {
@@ -114,7 +130,7 @@ async fn prepare(inner: &Arc<Inner>, turn: &Turn, request: Request<'_>) -> Resul
         Err(total) => return Ok(Prepared::Nothing { total }),
     };
     for topic in &underway.additions {
-        inner.settings.rules.check(topic)?;
+        inner.settings.rules.check_subscription(topic)?;
     }
     for topic in &underway.additions {
         authorize(inner, Action::Subscribe, topic).await?;
@@ -157,6 +173,87 @@ pub(crate) fn refused(topic: &Arc<str>, reason: &str) -> PubSubError {
     denied(Action::Subscribe, topic, denial)
 }
 
+/// Makes the connection a member of topics.
+fn join(inner: &Inner, present: Option<&(Vec<Arc<str>>, PresenceInfo)>) {
+    if let Some((topics, presence)) = present {
+        inner.join_presence(topics, presence.info.as_ref());
+    }
+}
+
+/// Has topics end after a time from now on.
+fn renew(inner: &Inner, expiring: Option<&(Vec<Arc<str>>, Duration)>) {
+    let Some((topics, ttl)) = expiring else { return };
+    let at = inner.settings.clock.now() + *ttl;
+    let mut state = inner.lock();
+    topics.iter().for_each(|topic| state.expire_at(topic, at));
+}
+
+/// What is done after a change was made.
+struct After {
+    expiring: Option<(Vec<Arc<str>>, Duration)>,
+    recover: HashMap<Arc<str>, Since>,
+    present: Option<(Vec<Arc<str>>, PresenceInfo)>,
+}
+
+/// A subscription to a topic with history that was made.
+struct Begun {
+    topic: Arc<str>,
+    log: Arc<TopicLog>,
+    position: Position,
+}
+
+/// Finds out where subscriptions begin, and what is to be replayed first.
+async fn recover(
+    inner: &Arc<Inner>,
+    begun: Vec<Begun>,
+    recover: &HashMap<Arc<str>, Since>,
+) -> (Vec<Begins>, Vec<Replay>) {
+    let (mut positions, mut replays) = (Vec::new(), Vec::new());
+    for Begun { topic, log, position } in begun {
+        let Some((history, keep)) = inner.settings.history_of(&topic) else { continue };
+        let mut recovered = None;
+        if let Some(since) = recover.get(&topic) {
+            let kept = history.keeps(&log, since, position.offset, keep).await;
+            let kept = kept.unwrap_or_else(|error| {
+                tracing::warn!(%topic, %error, "what a client has missed cannot be read");
+                false
+            });
+            let subscription = inner.lock().subscription(&topic);
+            if let Some(subscription) = subscription
+                && kept
+                && since.offset < position.offset
+            {
+                replays.push(Replay {
+                    inner: inner.clone(),
+                    history: history.clone(),
+                    log: log.clone(),
+                    topic: topic.clone(),
+                    subscription,
+                    after: since.offset,
+                    head: position.offset,
+                });
+            }
+            recovered = Some(kept);
+        }
+        positions.push(Begins { topic, position, recovered });
+    }
+    (positions, replays)
+}
+
+/// Subscribes to a topic. If it has a history, nothing is delivered meanwhile.
+async fn subscribe(inner: &Inner, topic: &Arc<str>, begun: &mut Vec<Begun>) -> Result<Handover, DriverError> {
+    let driver = &inner.settings.driver;
+    let Some((history, _)) = inner.settings.history_of(topic) else {
+        return driver.subscribe(&inner.member, topic).await;
+    };
+    let log = history.open(topic).await?;
+    let (handover, position) = log.at_head(|| driver.subscribe(&inner.member, topic).now_or_never());
+    // A driver that has to wait cannot have history.
+    let handover = handover.unwrap_or_else(|| Err(DriverError::new("the driver has no history")))?;
+    begun.push(Begun { topic: topic.clone(), log, position });
+    Ok(handover)
+}
+
 /// A driver call that succeeded.
 enum Done {
     Added(Arc<str>),
@@ -164,11 +261,17 @@ enum Done {
 }
 
 /// Calls the driver and commits. Runs to its end whoever waits.
-async fn apply(turn: Turn, mut underway: Underway, settled: bool) -> Result<Change, PubSubError> {
+async fn apply(
+    turn: Turn,
+    mut underway: Underway,
+    settled: bool,
+    after: After,
+) -> Result<Change, PubSubError> {
     let inner = underway.inner().clone();
     let mut confirming = Vec::new();
     let mut done = Vec::new();
-    let called = call(&inner, &underway, settled, &mut done, &mut confirming).await;
+    let mut begun = Vec::new();
+    let called = call(&inner, &underway, settled, &mut done, &mut confirming, &mut begun).await;
     let committed = match called {
         Ok(()) => underway.commit(),
         Err(error) => Err(failure(&inner, error)),
@@ -186,17 +289,22 @@ async fn apply(turn: Turn, mut underway: Underway, settled: bool) -> Result<Chan
         }
         Err(error) => return Err(roll_back(&inner, done, error).await),
     };
+    renew(&inner, after.expiring.as_ref());
+    inner.leave_presence(&committed.removed);
+    join(&inner, after.present.as_ref());
     for topic in &committed.removed {
         inner.gate.unsubscribed(topic, Removal::Requested);
     }
     for topic in &committed.added {
         inner.gate.subscribed(topic);
     }
+    let (positions, replays) = recover(&inner, begun, &after.recover).await;
     let change = Change {
         added: committed.added.len(),
         removed: committed.removed.len(),
         total: committed.total,
-        held: Held::new(inner.member.clone(), committed.added),
+        positions,
+        held: Held::new(inner.member.clone(), committed.added).replaying(replays),
     };
     if confirming.is_empty() {
         drop((turn, underway));
@@ -215,6 +323,7 @@ async fn call(
     settled: bool,
     done: &mut Vec<Done>,
     confirming: &mut Confirmations,
+    begun: &mut Vec<Begun>,
 ) -> Result<(), DriverError> {
     let driver = &inner.settings.driver;
     for topic in &underway.removals {
@@ -222,7 +331,7 @@ async fn call(
         done.push(Done::Removed(topic.clone()));
     }
     for topic in &underway.additions {
-        let handover = driver.subscribe(&inner.member, topic).await?;
+        let handover = subscribe(inner, topic, begun).await?;
         done.push(Done::Added(topic.clone()));
         match handover {
             Handover::Settled => {}
@@ -257,6 +366,10 @@ async fn confirm(turn: Turn, mut underway: Underway, confirming: Confirmations) 
 fn failure(inner: &Inner, error: DriverError) -> PubSubError {
     if error.closed {
         return PubSubError::closed();
+    }
+    if error.too_many_patterns {
+        let details = ErrorDetails::PatternLimit;
+        return PubSubError::new(PubSubErrorCode::TopicLimitExceeded, error.message, details);
     }
     let adapter = inner.settings.driver.name();
     PubSubError::new(

@@ -1,8 +1,14 @@
 //! Options of operations.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
+#[cfg(doc)]
+use tidings_model::limits;
 use tokio_util::sync::CancellationToken;
+
+use crate::history::Since;
 
 /// How a change of subscriptions is made.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +21,20 @@ pub struct MutateOptions {
     pub timeout: Option<Duration>,
     /// Whether a settled operation asks the driver afterwards. Without effect on an optimistic one.
     pub verify: Verify,
+    /// Time after which the topics that are subscribed to end by [`Topics::expire`](crate::Topics::expire), unless the same is
+    /// done again in time. It counts also for topics that were subscribed to before.
+    pub ttl: Option<Duration>,
+    /// Places in the histories of topics: a new subscription hears what came after.
+    pub recover: HashMap<String, Since>,
+    /// Makes the connection a member of the topics that are subscribed to, also of those that were before. Others see this.
+    pub presence: Option<PresenceInfo>,
+}
+
+/// What a member says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PresenceInfo {
+    /// One JSON value as text, of at most [`limits::PRESENCE_INFO_BYTES`] bytes.
+    pub info: Option<Bytes>,
 }
 
 /// What an operation waits for.

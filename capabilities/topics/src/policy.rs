@@ -67,6 +67,8 @@ pub enum Removal {
     Requested,
     /// The application took it away.
     Removed,
+    /// Its time was over.
+    Expired,
     /// The driver refused later what it had accepted.
     Refused,
 }

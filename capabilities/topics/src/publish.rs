@@ -91,7 +91,7 @@ pub(crate) async fn run(
     }
     let exclude = options.exclude_self.then_some(&inner.member);
     let route = Route { exclude, partition_key: options.partition_key.as_deref() };
-    let sent = inner.settings.driver.publish(&envelope, route);
+    let sent = inner.settings.publish(&envelope, route, || inner.session());
     let sent = in_order(inner, &envelope, sent, &mut turn);
     within(inner, sent, None, &mut timer).await.map_or(closed, PublishResult::from)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::error::Cause;
+use crate::history::Position;
 
 /// The outcome of a publish.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct Sent {
     pub capability: Capability,
     /// Number of connections that matched, without an excluded sender. `None` if it is unknown.
     pub matched: Option<u64>,
+    /// Its place in the topic's history, if the topic has one.
+    pub position: Option<Position>,
 }
 
 /// What a driver knows of the number of subscribers.
@@ -74,17 +77,24 @@ pub enum PublishError {
 impl Sent {
     /// An exact number of connections.
     pub fn exact(matched: u64) -> Self {
-        Self { capability: Capability::Exact, matched: Some(matched) }
+        Self { capability: Capability::Exact, matched: Some(matched), position: None }
     }
 
     /// At least so many connections.
     pub fn at_least(matched: u64) -> Self {
-        Self { capability: Capability::Estimate, matched: Some(matched) }
+        Self { capability: Capability::Estimate, matched: Some(matched), position: None }
     }
 
     /// An unknown number of connections.
     pub fn unknown() -> Self {
-        Self { capability: Capability::Unknown, matched: None }
+        Self { capability: Capability::Unknown, matched: None, position: None }
+    }
+}
+
+impl Sent {
+    /// Says at which place of the topic's history the message is.
+    pub fn at(self, position: Position) -> Self {
+        Self { position: Some(position), ..self }
     }
 }
 
@@ -204,6 +214,10 @@ impl PublishResult {
                 object.insert("capability".to_owned(), json!(sent.capability.as_str()));
                 if let Some(matched) = sent.matched {
                     object.insert("matched".to_owned(), json!(matched));
+                }
+                if let Some(Position { epoch, offset }) = sent.position {
+                    object.insert("epoch".to_owned(), json!(epoch.to_string()));
+                    object.insert("offset".to_owned(), json!(offset));
                 }
             }
             Self::Failed(failure) => {

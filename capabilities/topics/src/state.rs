@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidings_model::Timestamp;
+
 use crate::queue::Queue;
 
 /// The state of one connection. Only what the driver has accepted is in `topics`.
@@ -14,6 +16,8 @@ pub(crate) struct State {
     subscribed: u64,
     /// Subscriptions that have passed the limit and are not in `topics` yet.
     pub(crate) reserved: usize,
+    /// When subscriptions end that are not renewed.
+    expiries: HashMap<Arc<str>, Timestamp>,
     pub(crate) changing: HashMap<Arc<str>, Changing>,
     /// Changes of subscriptions in flight.
     pub(crate) queue: Queue,
@@ -49,6 +53,16 @@ impl State {
         self.topics.contains_key(topic)
     }
 
+    /// Number of the subscription to a topic.
+    pub(crate) fn subscription(&self, topic: &str) -> Option<u64> {
+        self.topics.get(topic).copied()
+    }
+
+    /// Whether the subscription to a topic is still the one with a number.
+    pub(crate) fn is_subscription(&self, topic: &str, number: u64) -> bool {
+        self.subscription(topic) == Some(number)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.topics.len()
     }
@@ -65,6 +79,9 @@ impl State {
 
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
         let removed = self.topics.remove(topic).is_some();
+        if removed {
+            self.expiries.remove(topic);
+        }
         if self.topics.is_empty() {
             self.topics.shrink_to_fit();
         }
@@ -87,10 +104,23 @@ impl State {
         }
     }
 
-    /// Forgets everything, because the connection is closed. Returns the number of topics.
-    pub(crate) fn close(&mut self) -> usize {
+    /// Forgets everything, because the connection is closed. Returns the topics.
+    pub(crate) fn close(&mut self) -> Vec<Arc<str>> {
         self.closed = true;
-        std::mem::take(&mut self.topics).len()
+        self.expiries = HashMap::new();
+        std::mem::take(&mut self.topics).into_keys().collect()
+    }
+
+    /// Has the subscription to a topic end at a time, unless it is renewed.
+    pub(crate) fn expire_at(&mut self, topic: &Arc<str>, at: Timestamp) {
+        if self.contains(topic) {
+            self.expiries.insert(topic.clone(), at);
+        }
+    }
+
+    /// Topics whose time has come.
+    pub(crate) fn expired(&self, now: Timestamp) -> Vec<Arc<str>> {
+        self.expiries.iter().filter(|(_, at)| **at <= now).map(|(topic, _)| topic.clone()).collect()
     }
 }
 

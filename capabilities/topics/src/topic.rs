@@ -1,6 +1,10 @@
 //! The form of topics: how long they may be, which characters they may have, how many may be held.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use regex::bytes::{Regex, RegexBuilder};
+use tidings_model::Pattern;
 
 use crate::error::{ErrorDetails, PubSubError, PubSubErrorCode};
 
@@ -12,6 +16,29 @@ pub struct TopicRules {
     max_per_connection: Option<usize>,
     max_subscriptions: Option<usize>,
     max_payload_bytes: Option<usize>,
+    rules: Arc<[TopicRule]>,
+    limits_subscribers: bool,
+    has_history: bool,
+}
+
+/// A rule for the topics that match a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicRule {
+    /// The topics.
+    pub pattern: Pattern,
+    /// Connections that may subscribe to each of them, on one node. `None` is no limit.
+    pub max_subscribers: Option<usize>,
+    /// What their history keeps. `None` is no history.
+    pub history: Option<Keep>,
+}
+
+/// What a history keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// The last so many messages.
+    pub messages: u64,
+    /// Of those, what is not older. `None` is any age.
+    pub age: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +57,13 @@ pub struct InvalidTopicPattern {
     source: regex::Error,
 }
 
+impl TopicRule {
+    /// A rule that changes nothing.
+    pub fn new(pattern: Pattern) -> Self {
+        Self { pattern, max_subscribers: None, history: None }
+    }
+}
+
 impl Default for TopicRules {
     fn default() -> Self {
         Self {
@@ -38,6 +72,9 @@ impl Default for TopicRules {
             max_per_connection: None,
             max_subscriptions: None,
             max_payload_bytes: None,
+            rules: Arc::default(),
+            limits_subscribers: false,
+            has_history: false,
         }
     }
 }
@@ -82,6 +119,48 @@ impl TopicRules {
         Self { max_payload_bytes, ..self }
     }
 
+    /// Changes the rules for some topics. The first one whose pattern matches a topic counts.
+    pub fn with_rules(self, rules: impl IntoIterator<Item = TopicRule>) -> Self {
+        let rules: Arc<[TopicRule]> = rules.into_iter().collect();
+        let limits_subscribers = rules.iter().any(|rule| rule.max_subscribers.is_some());
+        let has_history = rules.iter().any(|rule| rule.history.is_some());
+        Self { rules, limits_subscribers, has_history, ..self }
+    }
+
+    /// The rules for some topics.
+    pub fn rules(&self) -> &[TopicRule] {
+        &self.rules
+    }
+
+    /// The rule for a topic.
+    pub fn rule_of(&self, topic: &str) -> Option<&TopicRule> {
+        self.rules.iter().find(|rule| rule.pattern.matches(topic))
+    }
+
+    /// Whether some topics may have only so many subscribers.
+    pub(crate) fn limits_subscribers(&self) -> bool {
+        self.limits_subscribers
+    }
+
+    /// What the history of a topic keeps; `None` if it has none.
+    pub fn history(&self, topic: &str) -> Option<Keep> {
+        // Most servers have no such topics, and this is asked with each message.
+        if !self.has_history || is_pattern(topic) {
+            return None;
+        }
+        self.rule_of(topic)?.history
+    }
+
+    /// Whether some topics have a history.
+    pub fn has_history(&self) -> bool {
+        self.has_history
+    }
+
+    /// Connections that may subscribe to a topic. A subscription by pattern does not count.
+    pub fn max_subscribers(&self, topic: &str) -> Option<usize> {
+        if is_pattern(topic) { None } else { self.rule_of(topic)?.max_subscribers }
+    }
+
     /// Characters that a topic may have.
     pub fn max_length(&self) -> usize {
         self.max_length
@@ -102,8 +181,41 @@ impl TopicRules {
         self.max_payload_bytes
     }
 
+    /// Checks what is subscribed to, normalized: a topic, or a pattern. A pattern has the characters that topics may have, and
+    /// `*`.
+    pub fn check_subscription(&self, topic: &str) -> Result<(), PubSubError> {
+        if !is_pattern(topic) {
+            return self.check(topic);
+        }
+        let odd = |message: String| {
+            let details = ErrorDetails::Pattern { topic: topic.to_owned() };
+            PubSubError::new(PubSubErrorCode::InvalidTopic, message, details)
+        };
+        self.check_length(topic)?;
+        if let Err(error) = Pattern::parse(topic) {
+            return Err(odd(format!("the pattern is not valid: {error}")));
+        }
+        // An expression cannot be asked about a part of a topic. What is odd in a pattern matches nothing.
+        if matches!(self.form, Form::Default) && !topic.bytes().all(|byte| byte == b'*' || is_plain(byte)) {
+            return Err(odd("the pattern has a character that is not allowed".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Checks a normalized topic: its length first, then its characters. A topic with `*` is never valid.
     pub fn check(&self, topic: &str) -> Result<(), PubSubError> {
+        self.check_length(topic)?;
+        if !self.has_valid_form(topic) || is_pattern(topic) {
+            return Err(PubSubError::new(
+                PubSubErrorCode::InvalidTopic,
+                "the topic has a character that is not allowed, or not in this place".to_owned(),
+                ErrorDetails::Pattern { topic: topic.to_owned() },
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, topic: &str) -> Result<(), PubSubError> {
         // Bytes are at least as many as characters.
         let length = if topic.len() <= self.max_length { topic.len() } else { topic.chars().count() };
         if length == 0 || length > self.max_length {
@@ -119,21 +231,25 @@ impl TopicRules {
                 ErrorDetails::Length { length, max },
             ));
         }
-        let fits = match &self.form {
-            Form::Default => topic
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.' | b'/' | b'-')),
-            Form::Expression(expression) => expression.is_match(topic.as_bytes()),
-        };
-        if !fits || topic.contains('*') {
-            return Err(PubSubError::new(
-                PubSubErrorCode::InvalidTopic,
-                "the topic has a character that is not allowed, or not in this place".to_owned(),
-                ErrorDetails::Pattern { topic: topic.to_owned() },
-            ));
-        }
         Ok(())
     }
+
+    fn has_valid_form(&self, topic: &str) -> bool {
+        match &self.form {
+            Form::Default => topic.bytes().all(is_plain),
+            Form::Expression(expression) => expression.is_match(topic.as_bytes()),
+        }
+    }
+}
+
+/// Whether a topic may have a character, if not configured otherwise.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.' | b'/' | b'-')
+}
+
+/// Whether what is subscribed to is a pattern: it has a `*`.
+pub fn is_pattern(topic: &str) -> bool {
+    topic.contains('*')
 }
 
 #[cfg(test)]
@@ -163,6 +279,24 @@ mod tests {
             let expected = serde_json::json!({ "reason": "pattern", "topic": topic });
             assert_eq!(reason(&rules, topic), Some(expected), "{topic:?}");
         }
+    }
+
+    #[test]
+    fn a_pattern_is_subscribed_to_and_is_no_topic() {
+        let rules = TopicRules::default();
+        let refused = |text: &str| rules.check_subscription(text).err().map(|error| error.details.to_json());
+        for pattern in ["room:*", "news:**", "*", "**", "team-*", "a*b:c", "room:1"] {
+            assert_eq!(refused(pattern), None, "{pattern}");
+        }
+        for odd in ["***", "a:b**", "no spaces:*", "é*", "room:*\n"] {
+            let details = refused(odd).expect(odd);
+            assert_eq!((&details["reason"], &details["topic"]), (&"pattern".into(), &odd.into()));
+        }
+        let long = format!("{}*", "a".repeat(128));
+        assert_eq!(refused(&long).expect("it is too long")["reason"], "length");
+        assert!(rules.check("room:*").is_err());
+        let digits = TopicRules::default().with_pattern("^room:[0-9]+$").expect("an expression");
+        assert!(digits.check_subscription("room:*").is_ok() && digits.check_subscription("room:x").is_err());
     }
 
     #[test]

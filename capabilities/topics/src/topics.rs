@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use futures_util::FutureExt;
@@ -14,16 +14,18 @@ use crate::draft::Draft;
 use crate::driver::Verification;
 use crate::envelope::PublishEnvelope;
 use crate::error::MutateError;
+use crate::history::{HistoryError, HistoryPage, Since};
 use crate::inner::{Inner, Line};
 use crate::local::Member;
 use crate::message::Message;
 use crate::operation::{self, Request};
 use crate::options::{MutateOptions, PublishOptions, SettleOptions, VerifyMode, VerifyOptions};
 use crate::policy::{ClientId, Removal};
+use crate::presence::Presence;
 use crate::publish;
 use crate::queue::Scope;
 use crate::result::PublishResult;
-use crate::state::{Changing, LocalStatus};
+use crate::state::{Changing, LocalStatus, State};
 
 /// The topics that a connection subscribes to, and everything that changes them. Clones share the same set.
 ///
@@ -156,6 +158,38 @@ impl Topics {
         }
     }
 
+    /// A part of the history of a topic: at most so many messages, the oldest ones after a place, or the newest ones. `None` if the
+    /// topic has no history. The policy is not asked.
+    pub async fn history(
+        &self,
+        topic: &str,
+        since: Option<&Since>,
+        most: usize,
+    ) -> Result<Option<HistoryPage>, HistoryError> {
+        let topic = self.inner.normal(topic);
+        match self.inner.settings.history_of(&topic) {
+            Some((history, keep)) => history.page(&topic, since, most, keep).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The members of a topic on this node. The policy is not asked.
+    pub fn presence(&self, topic: &str) -> Presence {
+        self.inner.settings.roster.of(&self.inner.normal(topic))
+    }
+
+    /// Says what other members see of the connection: an id, and a user. Only the first time counts; without it, members see the
+    /// id of the connection.
+    pub fn set_seen_as(&self, id: &str, user: Option<&str>) {
+        self.inner.set_seen_as(id, user);
+    }
+
+    /// Names the client over several connections. What it published without hearing it itself it does not hear in a replay
+    /// either. Only the first name counts.
+    pub fn set_session(&self, session: &str) {
+        self.inner.set_session(session);
+    }
+
     /// Lets the policy forget what it remembers of the connection, because its rights have changed.
     pub fn invalidate_auth(&self) {
         self.inner.gate.invalidate();
@@ -207,34 +241,51 @@ impl Topics {
     /// being subscribed to and matches fails with `ACL_SUBSCRIBE` and the reason. Returns what was taken away, in the
     /// order in which it was subscribed to.
     pub fn remove_where(&self, mut matches: impl FnMut(&str) -> bool, reason: &str) -> Vec<Arc<str>> {
-        let removed = {
-            let mut state = self.inner.lock();
-            for (topic, changing) in &mut state.changing {
-                if let Changing::Adding { refused } = changing
-                    && refused.is_none()
-                    && matches(topic)
-                {
-                    *refused = Some(reason.into());
-                }
+        let mut state = self.inner.lock();
+        for (topic, changing) in &mut state.changing {
+            if let Changing::Adding { refused } = changing
+                && refused.is_none()
+                && matches(topic)
+            {
+                *refused = Some(reason.into());
             }
-            let mut topics = state.snapshot();
-            topics.retain(|topic| matches(topic));
-            for topic in &topics {
-                state.remove(topic);
-                // Under the lock, so that whoever subscribes to it again does so afterwards.
-                self.inner.member.leave(topic);
-            }
-            topics
-        };
-        if removed.is_empty() {
-            return removed;
         }
-        self.inner.settings.places.give_back(removed.len());
-        self.forget(removed.clone());
-        for topic in &removed {
-            self.inner.gate.unsubscribed(topic, Removal::Removed);
+        let mut topics = state.snapshot();
+        topics.retain(|topic| matches(topic));
+        self.take_away(state, topics, Removal::Removed)
+    }
+
+    /// Ends the subscriptions whose time is over ([`MutateOptions::ttl`]). To be called from time to time. Returns what has
+    /// ended.
+    pub fn expire(&self) -> Vec<Arc<str>> {
+        let state = self.inner.lock();
+        let topics = state.expired(self.inner.settings.clock.now());
+        self.take_away(state, topics, Removal::Expired)
+    }
+
+    /// Ends subscriptions. The policy is not asked, and no frame of them follows.
+    fn take_away(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        mut topics: Vec<Arc<str>>,
+        why: Removal,
+    ) -> Vec<Arc<str>> {
+        topics.retain(|topic| state.remove(topic));
+        for topic in &topics {
+            // Under the lock, so that whoever subscribes to it again does so afterwards.
+            self.inner.member.leave(topic);
         }
-        removed
+        drop(state);
+        if topics.is_empty() {
+            return topics;
+        }
+        self.inner.settings.give_back(&topics);
+        self.inner.leave_presence(&topics);
+        self.forget(topics.clone());
+        for topic in &topics {
+            self.inner.gate.unsubscribed(topic, why);
+        }
+        topics
     }
 
     /// Has a function called with each topic whose subscription the driver takes back after it had accepted it. Only the

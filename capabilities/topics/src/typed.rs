@@ -50,6 +50,11 @@ impl<A> TypedTopic<A> {
         self.name
     }
 
+    /// Whether there is a way back from a topic to its arguments.
+    pub fn can_parse(&self) -> bool {
+        self.parse.is_some()
+    }
+
     /// Makes a topic.
     pub fn make(&self, arguments: &A) -> Result<String, Invalid> {
         (self.validate)(arguments)?;

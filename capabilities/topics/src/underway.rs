@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::draft::Draft;
 use crate::error::{ErrorDetails, PubSubError, PubSubErrorCode};
-use crate::inner::Inner;
+use crate::inner::{Inner, Settings};
 use crate::operation::{Request, refused};
 use crate::state::{Changing, State};
 
@@ -19,6 +19,8 @@ pub(crate) struct Underway {
     reserved: usize,
     /// Places of the hub that are taken for the additions, beyond those of the removals.
     places: usize,
+    /// Whether the additions are counted at their topics.
+    is_counted: bool,
 }
 
 /// What an operation has changed.
@@ -57,7 +59,7 @@ impl Underway {
             state.changing.insert(topic.clone(), Changing::Removing);
         }
         drop(state);
-        Ok(Ok(Self { inner: inner.clone(), additions, removals, reserved: 0, places: 0 }))
+        Ok(Ok(Self { inner: inner.clone(), additions, removals, reserved: 0, places: 0, is_counted: false }))
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -92,6 +94,8 @@ impl Underway {
             let message = format!("a connection subscribes to at most {limit} topics");
             return Err(PubSubError::new(PubSubErrorCode::TopicLimitExceeded, message, details));
         }
+        self.inner.settings.crowd.enter(&self.inner.settings.rules, &self.additions)?;
+        self.is_counted = true;
         let places = to_add.saturating_sub(to_remove);
         if let Err(limit) = self.inner.settings.places.take(places) {
             let message = format!("all connections together hold at most {limit} subscriptions");
@@ -117,7 +121,14 @@ impl Underway {
             self.additions.iter().filter(|topic| state.insert((*topic).clone())).cloned().collect();
         state.reserved -= std::mem::take(&mut self.reserved);
         let reserved = std::mem::take(&mut self.places);
-        self.inner.settings.places.exchange(reserved, added.len(), removed.len());
+        let Settings { places, crowd, rules, .. } = &*self.inner.settings;
+        places.exchange(reserved, added.len(), removed.len());
+        crowd.leave(rules, &removed);
+        // What is there already was counted then.
+        self.is_counted = false;
+        if added.len() < self.additions.len() {
+            crowd.leave(rules, self.additions.iter().filter(|topic| !added.contains(topic)));
+        }
         for topic in &added {
             state.changing.insert(topic.clone(), Changing::Confirming);
         }
@@ -148,6 +159,9 @@ impl Drop for Underway {
         let mut state = self.inner.lock();
         state.reserved -= self.reserved;
         self.inner.settings.places.give_back(self.places);
+        if self.is_counted {
+            self.inner.settings.crowd.leave(&self.inner.settings.rules, &self.additions);
+        }
         for topic in self.additions.iter().chain(&self.removals) {
             state.changing.remove(topic);
         }

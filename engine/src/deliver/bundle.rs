@@ -8,9 +8,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use tidings_model::Pattern;
+
+use super::patterns::{Patterns, Refused};
+use super::published::{Published, Route};
 use super::ring::Ring;
 use super::rings::Rings;
-use super::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use super::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 use super::{Frame, FrameChunks, Step};
 
 /// A client's subscriptions to rings. Clones share them.
@@ -22,6 +26,7 @@ pub struct Bundle {
 
 /// The receiving side of a [`Bundle`]. All subscriptions end when it is dropped.
 pub struct BundleReader {
+    rings: Rings,
     shared: Arc<Shared>,
     /// Called after the reader was dropped and its subscriptions have ended.
     dropped: Option<Box<dyn FnOnce() + Send>>,
@@ -42,6 +47,12 @@ pub(super) struct Shared {
     /// Bytes of the largest frame that was sent to it, if that is more than half of `behind_max`.
     largest: AtomicU64,
     too_slow: AtomicBool,
+    /// Number of times that frames were moved out of rings, to be sent before what follows there.
+    moved: AtomicU64,
+    /// Number of `groups`, to be read without a lock.
+    group_count: AtomicUsize,
+    /// Numbers of the patterns that the bundle subscribes to. Locked after all other locks.
+    groups: Mutex<HashSet<u64>>,
     state: Mutex<BundleState>,
 }
 
@@ -49,11 +60,17 @@ pub(super) struct Shared {
 struct BundleState {
     /// Subscriptions by name.
     entries: HashMap<Arc<str>, Entry>,
+    /// Subscriptions to patterns, if there are some.
+    patterns: Option<Box<Matched>>,
+    /// Frames that were moved out of rings whose frames are held back, with the number of the ring.
+    kept: Vec<(u64, FrameChunks, Option<Arc<Route>>)>,
     /// Rings with frames to take, and the bundle's slot there. An entry may be stale.
     ready: VecDeque<(Arc<Ring>, usize)>,
     replies: VecDeque<FrameChunks>,
     reply_bytes: usize,
     waker: Option<Waker>,
+    /// Called when all replies were taken.
+    drained: Option<Waker>,
     /// Set when no name may be entered any more.
     sealed: bool,
     closed: bool,
@@ -64,6 +81,13 @@ struct Entry {
     slot: usize,
 }
 
+/// Subscriptions to patterns.
+struct Matched {
+    patterns: Patterns,
+    /// By name of the pattern's ring.
+    entries: HashMap<Arc<str>, (Entry, Pattern)>,
+}
+
 impl Bundle {
     pub(super) fn new(rings: Rings, number: u64, behind_max: u64) -> (Self, BundleReader) {
         let shared = Arc::new(Shared {
@@ -72,9 +96,12 @@ impl Bundle {
             behind_max,
             largest: AtomicU64::new(0),
             too_slow: AtomicBool::new(false),
+            moved: AtomicU64::new(0),
+            group_count: AtomicUsize::new(0),
+            groups: Mutex::default(),
             state: Mutex::default(),
         });
-        (Self { rings, shared: shared.clone() }, BundleReader { shared, dropped: None })
+        (Self { rings: rings.clone(), shared: shared.clone() }, BundleReader { rings, shared, dropped: None })
     }
 
     /// Subscribes to a name. Frames published from now on are received, but none before [`Bundle::reply`] lets
@@ -94,20 +121,103 @@ impl Bundle {
 
     /// Ends the subscription to a name. No frame of it follows. Returns whether there was one.
     pub fn leave(&self, name: &str) -> bool {
-        let entry = self.shared.lock().entries.remove(name);
+        let entry = {
+            let mut state = self.shared.lock();
+            let entry = state.entries.remove(name);
+            if let Some(entry) = &entry {
+                state.kept.retain(|(of, ..)| *of != entry.ring.number);
+            }
+            entry
+        };
         entry.map(|entry| self.rings.leave(&entry.ring, entry.slot)).is_some()
+    }
+
+    /// Subscribes to the names that a pattern matches, those of a set of patterns. `name` identifies the pattern among all
+    /// names and patterns of the bundle. As with [`Bundle::enter`], no frame comes before a reply lets it. What the bundle
+    /// subscribes to otherwise it receives once. Returns whether the bundle did not subscribe to the pattern before.
+    pub fn enter_pattern(&self, patterns: &Patterns, name: &str, pattern: &Pattern) -> Result<bool, Refused> {
+        let mut table = patterns.write();
+        let mut state = self.shared.lock();
+        if state.closed || state.sealed {
+            return Err(Refused::Closed);
+        }
+        if state.patterns.as_ref().is_some_and(|matched| matched.entries.contains_key(name)) {
+            return Ok(false);
+        }
+        debug_assert!(state.patterns.as_ref().is_none_or(|matched| matched.patterns.is(patterns)));
+        // Counted from here on, so that nobody publishes past it while frames are moved.
+        let ring = patterns.ring(&mut table, name, pattern)?;
+        let moved = state.move_all(&self.shared);
+        let slot = ring.lock().enter(self.shared.clone());
+        self.shared.change_groups(|groups| groups.insert(ring.number));
+        let none = || Box::new(Matched { patterns: patterns.clone(), entries: HashMap::new() });
+        let matched = state.patterns.get_or_insert_with(none);
+        matched.entries.insert(ring.name.clone(), (Entry { ring, slot }, pattern.clone()));
+        if moved {
+            patterns.wake(&self.shared);
+        }
+        Ok(true)
+    }
+
+    /// Ends the subscription to a pattern. What the bundle receives because of it alone does not follow. Returns whether there
+    /// was one.
+    pub fn leave_pattern(&self, name: &str) -> bool {
+        let Some(patterns) = self.shared.patterns() else { return false };
+        let mut table = patterns.write();
+        let mut state = self.shared.lock();
+        let Some(matched) = &mut state.patterns else { return false };
+        let Some((Entry { ring, slot }, pattern)) = matched.entries.remove(name) else { return false };
+        let number = ring.number;
+        let is_last = matched.entries.is_empty();
+        // Before the group is left, so that everything is where it has been.
+        let mut rest = Vec::new();
+        ring.lock().take_all(slot, &mut |published: &Published| {
+            if let Some(copies) = &published.copies {
+                rest.push((published.frame.bytes.clone(), copies.route.clone()));
+            }
+        });
+        let mut moved = state.move_all(&self.shared);
+        let kept = std::mem::take(&mut state.kept);
+        let rest = rest.into_iter().map(|(bytes, route)| (number, bytes, Some(route)));
+        for (of, bytes, route) in kept.into_iter().chain(rest) {
+            if of != number {
+                state.kept.push((of, bytes, route));
+                continue;
+            }
+            // What is heard otherwise goes there.
+            match route.as_ref().and_then(|route| state.carrier(route)) {
+                Some((carrier, true)) => state.kept.push((carrier, bytes, route)),
+                Some((_, false)) => {
+                    state.add_reply(bytes);
+                    moved = true;
+                }
+                None => {}
+            }
+        }
+        self.shared.change_groups(|groups| groups.remove(&number));
+        patterns.leave(&mut table, &ring, &pattern, slot);
+        if is_last {
+            state.patterns = None;
+        }
+        if moved {
+            patterns.wake(&self.shared);
+        }
+        true
     }
 
     /// Ends all subscriptions and refuses new ones. Replies are still sent.
     pub fn seal(&self) {
-        let entries = {
+        let (entries, matched) = {
             let mut state = self.shared.lock();
             state.sealed = true;
-            std::mem::take(&mut state.entries)
+            state.kept = Vec::new();
+            (std::mem::take(&mut state.entries), state.patterns.take())
         };
-        for Entry { ring, slot } in entries.into_values() {
-            self.rings.leave(&ring, slot);
-        }
+        self.shared.leave_all(&self.rings, entries, matched);
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// A number that no other bundle of these rings has.
@@ -133,12 +243,12 @@ impl Bundle {
         }
         let reply = reply.into();
         if !reply.is_empty() {
-            state.reply_bytes += reply.len();
-            state.replies.push_back(reply);
+            state.add_reply(reply);
         }
         for name in entered {
-            let Some(Entry { ring, slot }) = state.entries.get(name) else { continue };
+            let Some(Entry { ring, slot }) = state.entry(name) else { continue };
             let (ring, slot) = (ring.clone(), *slot);
+            state.let_kept_go(ring.number);
             if ring.lock().let_go(slot) {
                 state.add_ready(ring, slot);
             }
@@ -151,9 +261,10 @@ impl Bundle {
         self.rings.publish_except(name, bytes.into(), Some(&self.shared))
     }
 
-    /// Number of subscriptions.
+    /// Number of subscriptions, also those to patterns.
     pub fn len(&self) -> usize {
-        self.shared.lock().entries.len()
+        let state = self.shared.lock();
+        state.entries.len() + state.patterns.as_ref().map_or(0, |matched| matched.entries.len())
     }
 
     /// Whether there are no subscriptions.
@@ -161,14 +272,29 @@ impl Bundle {
         self.len() == 0
     }
 
-    /// Whether the bundle subscribes to a name.
+    /// Whether the bundle subscribes to a name or pattern.
     pub fn contains(&self, name: &str) -> bool {
-        self.shared.is_in(name)
+        self.shared.lock().entry(name).is_some()
     }
 
     /// Bytes of replies that the client has not taken.
     pub fn reply_bytes(&self) -> usize {
         self.shared.lock().reply_bytes
+    }
+
+    /// Ready when the client has taken all replies, or is gone. One task at a time is told.
+    pub fn poll_drained(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        if state.closed || state.replies.is_empty() {
+            return Poll::Ready(());
+        }
+        let before = state.drained.replace(cx.waker().clone());
+        drop(state);
+        if let Some(other) = before {
+            // Another task of this client: it looks again.
+            other.wake();
+        }
+        Poll::Pending
     }
 
     /// Number of rings that the reader is to look at.
@@ -199,12 +325,18 @@ impl BundleReader {
     ) -> Poll<Step> {
         let mut bytes = 0;
         loop {
-            let (ring, slot) = {
+            let ((ring, slot), moved) = {
                 let mut state = self.shared.lock();
                 while let Some(reply) = state.replies.pop_front() {
                     bytes += reply.len();
                     state.reply_bytes -= reply.len();
                     take(&Frame::ephemeral(reply));
+                }
+                if let Some(drained) = state.drained.take() {
+                    drop(state);
+                    // It may queue more.
+                    drained.wake();
+                    state = self.shared.lock();
                 }
                 if self.is_too_slow() {
                     return Poll::Ready(Step::TooSlow);
@@ -220,9 +352,9 @@ impl BundleReader {
                     drop(before);
                     return Poll::Pending;
                 };
-                next
+                (next, self.shared.moved())
             };
-            let (taken, more) = ring.take(slot, &self.shared, room - bytes, take);
+            let (taken, more) = ring.take(slot, &self.shared, moved, room - bytes, take);
             bytes += taken;
             if more {
                 // Other rings get their turn before this one has another.
@@ -244,18 +376,14 @@ impl BundleReader {
 
 impl Drop for BundleReader {
     fn drop(&mut self) {
-        let (entries, _rest) = {
+        let (entries, matched, mut rest) = {
             let mut state = self.shared.lock();
             let closed = BundleState { closed: true, ..BundleState::default() };
             let mut rest = std::mem::replace(&mut *state, closed);
-            (std::mem::take(&mut rest.entries), rest)
+            (std::mem::take(&mut rest.entries), rest.patterns.take(), rest)
         };
-        for Entry { ring, slot } in entries.into_values() {
-            match ring.registry.upgrade() {
-                Some(registry) => registry.leave(&ring, slot),
-                None => drop(ring.lock().leave(slot)),
-            }
-        }
+        wake(rest.drained.take());
+        self.shared.leave_all(&self.rings, entries, matched);
         if let Some(call) = self.dropped.take() {
             call();
         }
@@ -265,6 +393,45 @@ impl Drop for BundleReader {
 impl Shared {
     pub(super) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Number of times that frames were moved out of rings.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::SeqCst)
+    }
+
+    /// Whether the bundle subscribes to one of some patterns.
+    pub(super) fn has_any(&self, groups: &[u64]) -> bool {
+        if groups.is_empty() || self.group_count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let own = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().any(|group| own.contains(group))
+    }
+
+    fn change_groups<T>(&self, change: impl FnOnce(&mut HashSet<u64>) -> T) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut groups);
+        self.group_count.store(groups.len(), Ordering::SeqCst);
+    }
+
+    /// The patterns of which the bundle subscribes to some.
+    fn patterns(&self) -> Option<Patterns> {
+        self.lock().patterns.as_ref().map(|matched| matched.patterns.clone())
+    }
+
+    /// Ends subscriptions that the bundle has none of any more.
+    fn leave_all(&self, rings: &Rings, entries: HashMap<Arc<str>, Entry>, matched: Option<Box<Matched>>) {
+        for Entry { ring, slot } in entries.into_values() {
+            rings.leave(&ring, slot);
+        }
+        let Some(matched) = matched else { return };
+        let Matched { patterns, entries } = *matched;
+        let mut table = patterns.write();
+        self.change_groups(HashSet::clear);
+        for (Entry { ring, slot }, pattern) in entries.into_values() {
+            patterns.leave(&mut table, &ring, &pattern, slot);
+        }
     }
 
     /// Whether the bundle subscribes to a name.
@@ -307,6 +474,12 @@ impl Shared {
         wake(waker);
     }
 
+    /// Wakes the reader.
+    pub(super) fn wake(&self) {
+        let waker = self.lock().waker.clone();
+        wake(waker);
+    }
+
     /// Removes the waker until the reader registers another, because it has panicked.
     pub(super) fn forget_waker(&self) {
         let waker = self.lock().waker.take();
@@ -320,17 +493,79 @@ impl Shared {
 }
 
 impl BundleState {
+    fn add_reply(&mut self, reply: FrameChunks) {
+        self.reply_bytes += reply.len();
+        self.replies.push_back(reply);
+    }
+
+    /// The subscription to a name or a pattern.
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        let of_pattern = || self.patterns.as_ref()?.entries.get(name).map(|(entry, _)| entry);
+        self.entries.get(name).or_else(of_pattern)
+    }
+
+    /// Number of the ring from which the bundle receives a frame, and whether its frames are held back.
+    fn carrier(&self, route: &Route) -> Option<(u64, bool)> {
+        let of = |entry: &Entry| (entry.ring.number, entry.ring.lock().is_held(entry.slot));
+        let of_patterns = self.patterns.iter().flat_map(|matched| matched.entries.values());
+        // As it is now: it may have been published before the bundle subscribed to the pattern.
+        let matching = of_patterns.filter(|(_, pattern)| pattern.matches(route.path()));
+        let first = matching.min_by_key(|(entry, _)| entry.ring.number);
+        first.map(|(entry, _)| of(entry)).or_else(|| self.entries.get(&route.name).map(of))
+    }
+
+    /// Moves all frames out of the rings, so that they come before what is published from now on. Frames that are held back
+    /// stay so. Returns whether there were some to send.
+    fn move_all(&mut self, shared: &Shared) -> bool {
+        let Self { entries, patterns, kept, replies, reply_bytes, .. } = self;
+        let of_patterns =
+            patterns.iter().flat_map(|matched| matched.entries.values().map(|(entry, _)| entry));
+        let mut moved = false;
+        for Entry { ring, slot } in entries.values().chain(of_patterns) {
+            let mut frames = Vec::new();
+            let held = ring.lock().take_all(*slot, &mut |published: &Published| {
+                let route = published.copies.as_ref().map(|copies| copies.route.clone());
+                frames.push((published.frame.bytes.clone(), route));
+            });
+            for (bytes, route) in frames {
+                if held {
+                    kept.push((ring.number, bytes, route));
+                } else {
+                    *reply_bytes += bytes.len();
+                    replies.push_back(bytes);
+                    moved = true;
+                }
+            }
+        }
+        shared.moved.fetch_add(1, Ordering::SeqCst);
+        moved
+    }
+
+    /// Sends what was kept of a ring whose frames are not held back any more.
+    fn let_kept_go(&mut self, ring: u64) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let kept = std::mem::take(&mut self.kept);
+        for (of, bytes, route) in kept {
+            if of == ring { self.add_reply(bytes) } else { self.kept.push((of, bytes, route)) }
+        }
+    }
+
     /// Notes that a ring has frames to take. Whoever leaves and enters without taking anything leaves stale entries
     /// behind, which are forgotten before they outnumber the others.
     fn add_ready(&mut self, ring: Arc<Ring>, slot: usize) {
-        if self.ready.len() >= READY_MIN.max(2 * self.entries.len()) {
-            let Self { entries, ready, .. } = self;
+        let subscribed =
+            self.entries.len() + self.patterns.as_ref().map_or(0, |matched| matched.entries.len());
+        if self.ready.len() >= READY_MIN.max(2 * subscribed) {
+            let mut ready = std::mem::take(&mut self.ready);
             let mut seen = HashSet::new();
             ready.retain(|(ring, slot)| {
-                let entry = entries.get(&ring.name);
+                let entry = self.entry(&ring.name);
                 entry.is_some_and(|entry| entry.slot == *slot && Arc::ptr_eq(&entry.ring, ring))
                     && seen.insert(Arc::as_ptr(ring))
             });
+            self.ready = ready;
         }
         self.ready.push_back((ring, slot));
     }

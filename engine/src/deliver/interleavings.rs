@@ -11,6 +11,7 @@ use bytes::Bytes;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread::{self, JoinHandle};
 use shuttle::{check_pct, check_random};
+use tidings_model::Pattern;
 
 use super::pump::{self, Work};
 use super::ring::PendingTell;
@@ -47,6 +48,8 @@ impl World {
                         }
                     }
                     Ok(Work::Channel(_)) => panic!("there are no channels"),
+                    Ok(Work::Bundle(bundle)) => bundle.wake(),
+                    Ok(Work::Patterns(patterns)) => patterns.compact_now(),
                     Err(_) if over => return,
                     Err(_) => thread::yield_now(),
                 }
@@ -201,6 +204,35 @@ fn nothing_is_left_of_a_reader_that_goes_while_frames_come() {
         assert!(bundle.is_closed());
         assert_eq!(bundle.enter("b"), Err(Closed));
         drop(stays);
+        assert!(world.end().is_empty());
+    });
+}
+
+/// A client that hears a name, by it or by a pattern, all the time, however it changes: it misses nothing.
+#[test]
+fn who_changes_between_a_name_and_patterns_gets_each_frame_once_and_in_order() {
+    check(|| {
+        let world = World::new();
+        let patterns = world.rings.patterns();
+        let (bundle, mut reader) = entered(&world.rings, &["a"]);
+        let publishes = patterns.clone();
+        let publisher = thread::spawn(move || {
+            (0..3).for_each(|number| assert_eq!(publishes.publish("a", "a", text(number), None), 1));
+        });
+        let changes = thread::spawn(move || {
+            let nothing = || FrameChunks::from(Bytes::new());
+            for pattern in ["*", "**"] {
+                let parsed = Pattern::parse(pattern).expect("a pattern");
+                assert_eq!(bundle.enter_pattern(&patterns, pattern, &parsed), Ok(true));
+                bundle.reply(nothing(), [pattern]);
+            }
+            assert!(bundle.leave("a") && bundle.leave_pattern("*"));
+            bundle
+        });
+        assert_eq!(take(&mut reader, 3), [0, 1, 2]);
+        publisher.join().expect("it ends");
+        drop(changes.join().expect("it ends"));
+        drop(reader);
         assert!(world.end().is_empty());
     });
 }

@@ -7,8 +7,8 @@
 //! and head whenever it can send; while it cannot, the cursor stays where it is.
 //!
 //! What is not stored goes through [`Rings`] instead: frames are published under a name, and a [`Bundle`] has
-//! cursors in the rings of many names. A ring keeps a frame only until its members have taken it. What replaces itself,
-//! so that only the latest is worth sending, goes into a [`Conflated`] inbox of each client.
+//! cursors in the rings of many names. A ring keeps a frame only until its members have taken it. [`Patterns`] have rings of
+//! their own, which get the frames of all names that they match. What replaces itself, so that only the latest is worth sending, goes into a [`Conflated`] inbox of each client.
 //!
 //! Read [`Channels`] (joining a channel), `channel` (ring and readers), `pump` (from the log to the ring),
 //! then [`Subscription`] (from the ring to a reader); [`Rings`], `ring` and [`Bundle`]; [`Conflated`]; and [`Inbox`], which is
@@ -25,6 +25,7 @@ mod channels;
 mod conflated;
 mod frame_chunks;
 mod inbox;
+mod patterns;
 mod published;
 mod pump;
 mod ring;
@@ -43,6 +44,7 @@ pub use channels::{Channels, Join, Limits};
 pub use conflated::{Conflate, Conflated, ConflatedReader, Full};
 pub use frame_chunks::FrameChunks;
 pub use inbox::Inbox;
+pub use patterns::{Patterns, Refused};
 pub use rings::Rings;
 pub use subscription::{Step, Subscription};
 
@@ -151,5 +153,7 @@ impl Frame {
 mod bundle_tests;
 #[cfg(all(test, shuttle))]
 mod interleavings;
+#[cfg(test)]
+mod pattern_tests;
 #[cfg(test)]
 mod tests;

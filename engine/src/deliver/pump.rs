@@ -11,7 +11,9 @@ use tidings_model::Position;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::bundle::Shared;
 use super::channel::{Channel, PendingWake};
+use super::patterns::Patterns;
 use super::ring::{PendingTell, Ring};
 use super::{Batch, Frame, Lost};
 use crate::log::{Boundary, Page, Span};
@@ -28,6 +30,10 @@ pub(super) enum Work {
     Channel(Arc<Channel>),
     /// Tell the members of a ring of new frames.
     Ring(Arc<Ring>),
+    /// Wake the reader of a bundle.
+    Bundle(Arc<Shared>),
+    /// Merge the patterns that were added and removed.
+    Patterns(Patterns),
 }
 
 /// The pump tasks. A channel or ring is always served by the same one.
@@ -86,6 +92,15 @@ async fn serve(work: Work) {
     match work {
         Work::Channel(channel) => serve_channel(channel).await,
         Work::Ring(ring) => fan_out(&ring).await,
+        Work::Bundle(bundle) => {
+            if catch_unwind(AssertUnwindSafe(|| bundle.wake())).is_err() {
+                bundle.forget_waker();
+            }
+        }
+        Work::Patterns(patterns) => {
+            // If it panics, patterns are matched as before.
+            let _ = tokio::task::spawn_blocking(move || patterns.compact_now()).await;
+        }
     }
 }
 

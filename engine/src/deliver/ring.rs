@@ -4,21 +4,21 @@
 //! nobody lags is empty.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use tidings_model::limits;
 
 use super::bundle::Shared;
-use super::published::{self, Published};
+use super::published::{self, Copies, Published};
 use super::pump::{Queue, Work};
-use super::rings::Registry;
-use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
+use super::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 use super::{Frame, FrameChunks};
 
-/// The frames published under one name, and the bundles that subscribe to it.
+/// The frames published under one name, or under the names that a pattern matches, and the bundles that subscribe to it.
 pub(super) struct Ring {
     pub(super) name: Arc<str>,
-    pub(super) registry: Weak<Registry>,
+    /// A number that no other ring has.
+    pub(super) number: u64,
     queue: Queue,
     /// Set while the ring is in the queue of its pump.
     queued: AtomicBool,
@@ -72,9 +72,9 @@ pub(super) struct PendingTell {
 }
 
 impl Ring {
-    pub(super) fn new(name: Arc<str>, registry: Weak<Registry>, queue: Queue, joins: bool) -> Self {
+    pub(super) fn new(name: Arc<str>, number: u64, queue: Queue, joins: bool) -> Self {
         let state = Mutex::new(RingState { joins, ..RingState::default() });
-        Self { name, registry, queue, queued: AtomicBool::new(false), state }
+        Self { name, number, queue, queued: AtomicBool::new(false), state }
     }
 
     /// Locks the state, ignoring poison: the members that did not panic must still be able to leave.
@@ -82,20 +82,42 @@ impl Ring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a frame for all members but one. Returns the number of members that are to receive it.
-    pub(super) fn publish(self: &Arc<Self>, bytes: FrameChunks, except: Option<&Shared>) -> usize {
+    /// Adds a frame for all members but one. Returns the number of members that are to receive it. If there are patterns,
+    /// of which `patterns` is the number, does nothing and returns the frame.
+    pub(super) fn publish(
+        self: &Arc<Self>,
+        bytes: FrameChunks,
+        except: Option<&Shared>,
+        patterns: Option<&AtomicUsize>,
+    ) -> Result<usize, FrameChunks> {
         let excluded = except.is_some_and(|bundle| bundle.is_in(&self.name));
         let members = {
             let mut state = self.lock();
+            // Under the lock: who subscribes to a pattern takes what is here after it is counted.
+            if patterns.is_some_and(|patterns| patterns.load(Ordering::SeqCst) > 0) {
+                return Err(bytes);
+            }
             let members = state.len();
             if members == 0 {
-                return 0;
+                return Ok(0);
             }
-            state.push(Frame::ephemeral(bytes), except.map(Shared::number));
+            state.push(Frame::ephemeral(bytes), except.map(Shared::number), None);
             members
         };
         self.look();
-        members - usize::from(excluded)
+        Ok(members - usize::from(excluded))
+    }
+
+    /// Adds a frame that other rings have too.
+    pub(super) fn publish_copy(self: &Arc<Self>, bytes: FrameChunks, except: Option<u64>, copies: Copies) {
+        {
+            let mut state = self.lock();
+            if state.len() == 0 {
+                return;
+            }
+            state.push(Frame::ephemeral(bytes), except, Some(copies));
+        }
+        self.look();
     }
 
     /// Asks the pump to tell the members of new frames.
@@ -130,15 +152,20 @@ impl Ring {
     }
 
     /// Passes frames of a member to `take`, until they have at least `room` bytes. Returns their bytes, and
-    /// whether there are more.
+    /// whether there are more. Passes none if the bundle has moved frames since it had moved them `moved` times: those
+    /// come first.
     pub(super) fn take(
         &self,
         slot: usize,
         bundle: &Arc<Shared>,
+        moved: u64,
         room: usize,
         take: &mut impl FnMut(&Frame),
     ) -> (usize, bool) {
         let mut state = self.lock();
+        if bundle.moved() != moved {
+            return (0, true);
+        }
         let RingState { first, frames, pushed, members, lagging, .. } = &mut *state;
         // The slot may have been given to another bundle meanwhile.
         let Some(member) = members.get_mut(slot).and_then(Option::as_mut) else { return (0, false) };
@@ -152,8 +179,8 @@ impl Ring {
             && let Some(published) = frames.get(at)
         {
             let (frame, count, through) = match &published.run {
-                Some(run) if run.is_for(bundle.number()) => (Some(&run.frame), run.count, run.through),
-                _ => (published.frame_for(bundle.number()), 1, published.through),
+                Some(run) if run.is_for(bundle) => (Some(&run.frame), run.count, run.through),
+                _ => (published.frame_for(bundle), 1, published.through),
             };
             if let Some(frame) = frame {
                 bytes += frame.bytes.len();
@@ -211,6 +238,40 @@ impl RingState {
         self.pushed - self.released
     }
 
+    /// The members' bundles.
+    pub(super) fn bundles(&self) -> impl Iterator<Item = &Arc<Shared>> {
+        self.members.iter().flatten().map(|member| &member.bundle)
+    }
+
+    /// Whether the frames of a member are held back.
+    pub(super) fn is_held(&self, slot: usize) -> bool {
+        self.members.get(slot).and_then(Option::as_ref).is_some_and(|member| member.held)
+    }
+
+    /// Takes all frames of a member, also of one that is held. Returns whether it is.
+    pub(super) fn take_all(&mut self, slot: usize, take: &mut impl FnMut(&Published)) -> bool {
+        let Self { first, frames, pushed, members, lagging, .. } = self;
+        let Some(member) = members.get_mut(slot).and_then(Option::as_mut) else { return false };
+        let unpaid = member.unpaid();
+        let at = usize::try_from(member.next.saturating_sub(*first)).unwrap_or(usize::MAX);
+        for published in frames.iter().skip(at) {
+            if published.frame_for(&member.bundle).is_some() {
+                take(published);
+            }
+        }
+        member.next = *first + frames.len() as u64;
+        member.taken = *pushed;
+        // What it was not charged for yet it never will be.
+        member.charged = member.charged.max(*pushed);
+        member.bundle.credit(unpaid);
+        if std::mem::take(&mut member.lagging) {
+            *lagging -= 1;
+        }
+        let held = member.held;
+        self.release_if_taken();
+        held
+    }
+
     /// Adds a member. It will receive all frames from now on, but none before it is let go.
     pub(super) fn enter(&mut self, bundle: Arc<Shared>) -> usize {
         let next = self.first + self.frames.len() as u64;
@@ -257,11 +318,11 @@ impl RingState {
         Some(member.bundle)
     }
 
-    fn push(&mut self, frame: Frame, except: Option<u64>) {
+    fn push(&mut self, frame: Frame, except: Option<u64>, copies: Option<Copies>) {
         let bytes = frame.bytes.len() as u64;
         self.pushed += bytes;
         self.largest = self.largest.max(bytes);
-        self.frames.push_back(Published { frame, except, through: self.pushed, run: None });
+        self.frames.push_back(Published { frame, except, copies, through: self.pushed, run: None });
         if self.pushed - self.charged > limits::BROADCAST_UNCHARGED_BYTES {
             // The pump is late. Members must not fall behind further than they may.
             self.charge();

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::FrameChunks;
 use super::bundle::{Bundle, BundleReader, Shared};
 use super::channels::Channels;
-use super::pump::Pumps;
+use super::patterns::Patterns;
+use super::pump::{Pumps, Queue};
 use super::ring::Ring;
-use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError};
 
 const SHARDS: usize = 64;
 
@@ -66,20 +67,55 @@ impl Rings {
     }
 
     pub(super) fn publish_except(&self, name: &str, bytes: FrameChunks, except: Option<&Shared>) -> usize {
-        let ring = self.0.shard(name).get(name).cloned();
-        ring.map_or(0, |ring| ring.publish(bytes, except))
+        // A frame comes back only if there are patterns.
+        self.publish_unless(name, bytes, except, None).unwrap_or_default()
+    }
+
+    /// As [`Rings::publish_except`], unless there are patterns.
+    pub(super) fn publish_unless(
+        &self,
+        name: &str,
+        bytes: FrameChunks,
+        except: Option<&Shared>,
+        patterns: Option<&AtomicUsize>,
+    ) -> Result<usize, FrameChunks> {
+        match self.find(name) {
+            Some(ring) => ring.publish(bytes, except, patterns),
+            // The last member may have left for a pattern since it was looked whether there are some.
+            None if patterns.is_some_and(|patterns| patterns.load(Ordering::SeqCst) > 0) => Err(bytes),
+            None => Ok(0),
+        }
+    }
+
+    /// The ring of a name.
+    pub(super) fn find(&self, name: &str) -> Option<Arc<Ring>> {
+        self.0.shard(name).get(name).cloned()
+    }
+
+    /// Creates an empty set of patterns on names.
+    pub fn patterns(&self) -> Patterns {
+        Patterns::new(self.clone())
+    }
+
+    /// A number that no other ring or bundle has, and the queue of the pump that serves a ring with it.
+    pub(super) fn numbered(&self) -> (u64, Queue) {
+        let number = self.0.number();
+        (number, self.0.pumps.of(number))
+    }
+
+    /// Whether frames that are sent together are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.0.joins
     }
 
     /// Number of bundles that subscribe to a name.
     pub fn subscribers(&self, name: &str) -> usize {
-        let ring = self.0.shard(name).get(name).cloned();
-        ring.map_or(0, |ring| ring.lock().len())
+        self.find(name).map_or(0, |ring| ring.lock().len())
     }
 
     /// Numbers of the bundles that subscribe to a name, in no particular order.
     pub fn members(&self, name: &str) -> Vec<u64> {
-        let ring = self.0.shard(name).get(name).cloned();
-        ring.map_or_else(Vec::new, |ring| ring.lock().numbers())
+        self.find(name).map_or_else(Vec::new, |ring| ring.lock().numbers())
     }
 
     /// Number of rings: of names that somebody subscribes to.
@@ -95,8 +131,7 @@ impl Rings {
     /// Bytes of the frames that are kept under a name.
     #[cfg(test)]
     pub(super) fn kept(&self, name: &str) -> u64 {
-        let ring = self.0.shard(name).get(name).cloned();
-        ring.map_or(0, |ring| ring.lock().kept())
+        self.find(name).map_or(0, |ring| ring.lock().kept())
     }
 
     /// Adds a bundle to the ring of a name, which is created if needed. The lock of the bundle may be held.
@@ -106,8 +141,8 @@ impl Rings {
             Some(ring) => ring.clone(),
             None => {
                 let name: Arc<str> = name.into();
-                let queue = self.0.pumps.of(self.0.number());
-                let ring = Arc::new(Ring::new(name.clone(), Arc::downgrade(&self.0), queue, self.0.joins));
+                let (number, queue) = self.numbered();
+                let ring = Arc::new(Ring::new(name.clone(), number, queue, self.0.joins));
                 names.insert(name, ring.clone());
                 ring
             }

@@ -9,7 +9,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tidings_model::LogId;
+use tidings_model::{Era, LogId};
 
 use super::{
     ChangeFeed, Commit, CommitError, Commits, Committed, Logs, Memory, Observer, Operation, Page, ReadError,
@@ -98,6 +98,10 @@ pub trait StandIn: Send + Sync + 'static {
 impl<S: StandIn> Logs for S {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         self.store().reserve()
+    }
+
+    fn era(&self) -> Era {
+        self.store().era()
     }
 
     fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {

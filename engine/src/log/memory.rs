@@ -134,6 +134,10 @@ impl<T: StateMachine> Logs for Memory<T> {
         std::future::ready(Ok(LogId::new(number))).boxed()
     }
 
+    fn era(&self) -> Era {
+        Era::default()
+    }
+
     fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
         let status = self.content().logs.get(&log).map(|log| log.state.status());
         std::future::ready(status.ok_or(ReadError::NoSuchLog(log))).boxed()

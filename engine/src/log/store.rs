@@ -1,7 +1,7 @@
 //! Traits that a store implements, and its errors.
 
 use futures_util::future::BoxFuture;
-use tidings_model::{LogId, Position};
+use tidings_model::{Era, LogId, Position};
 
 use super::{Commit, Committed, Page, Refusal, Span, Status};
 
@@ -15,6 +15,10 @@ pub trait Logs: Send + Sync + 'static {
 
     /// Reads records of a log in order, with the log's status at the same moment.
     fn read(&self, log: LogId, span: Span) -> BoxFuture<'_, Result<Page, ReadError>>;
+
+    /// Era of the store. It is higher than before after the store went back in time, so that what somebody remembers of a log
+    /// from before is recognised.
+    fn era(&self) -> Era;
 
     /// Whether the store would currently accept a commit that takes space, as far as it can tell without making one.
     fn accepting(&self) -> Result<(), StoreError>;

@@ -138,8 +138,9 @@ impl<K: Copy + Ord> Arena<K> {
     }
 
     /// See [`complexity`]. Computed when it is first asked for, in time linear in the arena's size.
-    pub fn complexity(&self) -> u32 {
-        *self.complexity.get_or_init(|| complexity(&self.trie))
+    /// Asked for names of the same number of segments each time.
+    pub fn complexity(&self, segments: u32) -> u32 {
+        *self.complexity.get_or_init(|| complexity(&self.trie, segments))
     }
 
     pub fn bytes(&self) -> usize {

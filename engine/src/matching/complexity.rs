@@ -1,19 +1,15 @@
 //! How much work a name can cause.
 
-use tidings_model::limits;
-
 use super::path::Kind;
 use super::trie::{ROOT, Trie};
 
-/// Segments of a name for which the estimate holds.
-const SEGMENTS: u32 = limits::EVENT_TYPE_SEGMENTS as u32;
 /// Cost of finding a part of a glob in the middle of a segment, in nodes.
 const MIDDLE: u32 = 32;
 
-/// An upper bound of the nodes that a name with one kind of separator can lead to, also several times. Among literal
+/// An upper bound of the nodes that a name of so many segments, with one kind of separator, can lead to, also several times. Among literal
 /// edges of a node a name can take one, so only the costliest counts; it can take all others. Behind a `**` a name can go on at each of its
 /// segments, behind the second one at each after that, and so on.
-pub(super) fn complexity(trie: &Trie) -> u32 {
+pub(super) fn complexity(trie: &Trie, segments: u32) -> u32 {
     let incoming = trie.incoming();
     let nodes = incoming.len();
     // How many `**` are on the way to a node, itself included.
@@ -30,7 +26,7 @@ pub(super) fn complexity(trie: &Trie) -> u32 {
         let edge = incoming[node];
         let kind = edge.label.kind();
         let (visits, starts) = match kind {
-            Kind::Deep if node != ROOT as usize => (SEGMENTS + 1, starts(deep[node], edge.parent)),
+            Kind::Deep if node != ROOT as usize => (segments + 1, starts(deep[node], edge.parent, segments)),
             _ => (1, 1),
         };
         let children = all[node].saturating_add(one_of[node]).saturating_mul(starts);
@@ -56,9 +52,9 @@ pub(super) fn complexity(trie: &Trie) -> u32 {
 
 /// Segments at which a name can go on behind the n-th `**`, so that the product over several is at least the number
 /// of ways to choose as many of its segments.
-fn starts(nth: u8, parent: u32) -> u32 {
+fn starts(nth: u8, parent: u32, segments: u32) -> u32 {
     let nth = u32::from(nth.max(1));
-    let starts = (SEGMENTS + 1).saturating_sub(nth).div_ceil(nth).max(1);
+    let starts = (segments + 1).saturating_sub(nth).div_ceil(nth).max(1);
     // The first segment of a name matches behind each of three separators.
     if parent == ROOT { starts + 2 } else { starts }
 }

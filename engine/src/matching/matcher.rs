@@ -48,6 +48,8 @@ pub struct Matcher<K> {
     /// Held while levels are merged.
     compaction: Mutex<()>,
     pub(super) recent_keys: usize,
+    /// Segments of the names that it is asked for.
+    segments: u32,
 }
 
 /// The patterns at one moment.
@@ -90,6 +92,11 @@ impl<K: Copy + Ord> Matcher<K> {
     /// Creates an empty matcher.
     pub fn new() -> Self {
         Self::from_iter::<[(&Pattern, K); 0]>([])
+    }
+
+    /// Creates an empty matcher whose [`Self::complexity`] holds for names of up to so many segments.
+    pub fn for_names_of(segments: usize) -> Self {
+        Self { segments: u32::try_from(segments).unwrap_or(u32::MAX), ..Self::new() }
     }
 
     /// Adds a key under a pattern. Returns false when the pair was present already.
@@ -178,18 +185,19 @@ impl<K: Copy + Ord> Matcher<K> {
     /// Whether another pattern keeps the work that a name can cause within [`limits::PATTERN_COMPLEXITY`]. Patterns
     /// without wildcards always do. To be asked before a pattern is accepted; [`Self::insert`] takes any.
     ///
-    /// The limit holds for names of up to [`limits::EVENT_TYPE_SEGMENTS`] segments.
+    /// The limit holds for names of up to [`limits::EVENT_TYPE_SEGMENTS`] segments, or as many as the matcher was made for.
     pub fn admits(&self, pattern: &Pattern) -> bool {
         let is_literal = |segment: &pattern::Segment| matches!(segment.matcher, pattern::Matcher::Literal(_));
         pattern.segments().iter().all(is_literal) || self.complexity() < limits::PATTERN_COMPLEXITY
     }
 
-    /// An upper bound of the nodes that a name of up to [`limits::EVENT_TYPE_SEGMENTS`] segments can lead to.
+    /// An upper bound of the nodes that a name of up to [`limits::EVENT_TYPE_SEGMENTS`] segments, or as many as the matcher was
+    /// made for, can lead to.
     /// What was removed counts until the next compaction.
     pub fn complexity(&self) -> u32 {
         let now = self.published.load();
-        let levels = now.levels.iter().map(|level| level.arena.complexity());
-        levels.fold(now.recent.complexity(), u32::saturating_add)
+        let levels = now.levels.iter().map(|level| level.arena.complexity(self.segments));
+        levels.fold(now.recent.complexity(self.segments), u32::saturating_add)
     }
 
     /// Bytes of memory that the patterns take.
@@ -219,7 +227,7 @@ impl<K: Copy + Ord> Matcher<K> {
         let then = self.published.load_full();
         let first = first_due(&then.levels)?;
         let merged = Merged::of(&then.levels[first..], self.hasher);
-        merged.arena.complexity();
+        merged.arena.complexity(self.segments);
         Some(Merge { then, first, merged })
     }
 
@@ -279,9 +287,10 @@ impl<K: Copy + Ord, P: Borrow<Pattern>> FromIterator<(P, K)> for Matcher<K> {
         if builder.len() > 0 {
             levels.push(Level::new(builder.finish()));
         }
+        let segments = limits::EVENT_TYPE_SEGMENTS as u32;
         // Computed when it is asked for otherwise, which somebody would wait for.
         for level in &levels {
-            level.arena.complexity();
+            level.arena.complexity(segments);
         }
         let mut recent = Builder::new(hasher);
         let snapshot = Snapshot {
@@ -295,6 +304,7 @@ impl<K: Copy + Ord, P: Borrow<Pattern>> FromIterator<(P, K)> for Matcher<K> {
             writer: Mutex::new(Writer { recent }),
             compaction: Mutex::default(),
             recent_keys: RECENT_KEYS,
+            segments,
         }
     }
 }

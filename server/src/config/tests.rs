@@ -321,11 +321,35 @@ fn topics_are_configured_and_what_cannot_be_is_refused_with_its_line() {
         ("topic_pattern = '[a-'", "topics.topic_pattern is not good: topic pattern `[a-`"),
         ("normalize = 'upper'", "topics.normalize must be \"none\" or \"lowercase\""),
         ("max_topic_length = 0", "topics.max_topic_length must be a whole number from 1 to 4096"),
-        ("rules = []", "topics.rules is not a key"),
+        ("rules = 7", "topics.rules must be a list of tables"),
+        ("[[topics.rules]]\npattern = 'a.***'", "topics.rules.pattern is not good"),
+        (
+            "[[topics.rules]]\nhistory_messages = 0",
+            "topics.rules.history_messages must be a whole number from 1",
+        ),
+        ("[[topics.rules]]\nhistory = 1", "topics.rules.history is not a key"),
     ] {
         let told = read(&format!("[topics]\n{line}")).expect_err(line);
-        assert!(told.starts_with("file:2: ") && told.contains(wrong), "{told}");
+        let at = if line.starts_with('[') { "file:3: " } else { "file:2: " };
+        assert!(told.starts_with(at) && told.contains(wrong), "{told}");
     }
+    let text = "[[topics.rules]]\npattern = 'room:*'\nmax_subscribers = 5\n[[topics.rules]]\nhistory_seconds = 60\n\
+                history_messages = 7\n[[topics.rules]]\nhistory_seconds = 60";
+    let rules = read(text).expect("good").capabilities.topics.rules;
+    let minute = Some(std::time::Duration::from_secs(60));
+    let kept: Vec<_> =
+        rules.rules().iter().map(|rule| rule.history.map(|keep| (keep.messages, keep.age))).collect();
+    assert_eq!(kept, [None, Some((7, minute)), Some((1_000_000, minute))]);
+    assert_eq!(
+        (rules.max_subscribers("room:1"), rules.history("room:1")),
+        (Some(5), None),
+        "the first one counts"
+    );
+    assert_eq!(rules.history("x").map(|keep| keep.messages), Some(7));
+    let beside =
+        read("[bus]\nurl = 'nats://localhost'\n[[topics.rules]]\nhistory_seconds = 60").expect("readable");
+    let told = beside.check().expect_err("nodes would number apart").to_string();
+    assert!(told.contains("topics.rules cannot give topics a history beside bus.url"), "{told}");
     let config = read("[topics]\nheartbeat_ms = 5000\nheartbeat_timeout_ms = 5000").expect("readable");
     let told = config.check().expect_err("no time to answer").to_string();
     assert!(told.contains("topics.heartbeat_timeout_ms must be more than"), "{told}");

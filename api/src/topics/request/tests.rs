@@ -22,19 +22,25 @@ fn details(text: &str) -> Value {
 fn each_request_is_parsed_with_all_it_may_have() {
     let millis = |ms| Some(Duration::from_millis(ms));
     let options = json!({ "waitFor": "settled", "timeoutMs": 5, "verify": "strict" });
-    let read = Options { wait_for: WaitFor::Settled, timeout: millis(5), verify: Verify::Strict };
+    let read = Options { wait_for: WaitFor::Settled, timeout: millis(5), verify: Verify::Strict, ttl: None };
     let position = json!({ "epoch": "e", "offset": 4 });
+    let since = tidings_topics::Since { epoch: "e".to_owned(), offset: 4 };
     let none = Options::default();
     for (kind, payload, expected) in [
         (
             "$subscribe",
             json!({ "topic": "a", "options": options, "recover": position }),
-            Request::Subscribe { topic: "a".into(), options: read, recovers: true },
+            Request::Subscribe {
+                topic: "a".into(),
+                options: read,
+                recover: Some(since.clone()),
+                presence: None,
+            },
         ),
         (
             "$subscribe",
             json!({ "topic": "", "more": 1 }),
-            Request::Subscribe { topic: "".into(), options: none, recovers: false },
+            Request::Subscribe { topic: "".into(), options: none, recover: None, presence: None },
         ),
         ("$unsubscribe", json!({ "topic": "a" }), Request::Unsubscribe { topic: "a".into(), options: none }),
         (
@@ -43,7 +49,7 @@ fn each_request_is_parsed_with_all_it_may_have() {
             Request::SubscribeMany {
                 topics: vec!["a".into(), "b".into()],
                 options: none,
-                recovers: vec!["b".into()],
+                recover: vec![("b".into(), since.clone())],
             },
         ),
         (
@@ -55,7 +61,7 @@ fn each_request_is_parsed_with_all_it_may_have() {
         (
             "$set",
             json!({ "topics": ["a"] }),
-            Request::Set { topics: vec!["a".into()], options: none, recovers: vec![] },
+            Request::Set { topics: vec!["a".into()], options: none, recover: vec![] },
         ),
         (
             "$update",
@@ -83,7 +89,7 @@ fn each_request_is_parsed_with_all_it_may_have() {
         (
             "$history",
             json!({ "topic": "a", "since": position, "limit": 9 }),
-            Request::History { topic: "a".into() },
+            Request::History { topic: "a".into(), since: Some(since), limit: Some(9) },
         ),
         ("$auth", json!({ "token": "t" }), Request::Auth { token: "t".into() }),
         ("$ws:abort", json!({}), Request::Abort { correlation_id: "c".into() }),
@@ -126,8 +132,8 @@ fn an_odd_field_is_named() {
         ("$subscribe", topic(json!({ "recover": true })), "recover"),
         ("$subscribe", topic(json!({ "recover": { "epoch": "e" } })), "recover"),
         ("$subscribe", topic(json!({ "recover": { "epoch": 1, "offset": 1 } })), "recover"),
-        ("$subscribe", topic(json!({ "presence": true })), "presence"),
-        ("$subscribe", topic(json!({ "ttlMs": 1000 })), "ttlMs"),
+        ("$subscribe", topic(json!({ "presence": 7 })), "presence"),
+        ("$subscribe", topic(json!({ "ttlMs": 0 })), "ttlMs"),
         ("$unsubscribe", json!({}), "topic"),
         ("$subscribeMany", json!({}), "topics"),
         ("$subscribeMany", json!({ "topics": "a" }), "topics"),
@@ -177,7 +183,7 @@ fn a_request_names_so_many_topics_and_no_more() {
 
 #[test]
 fn a_type_that_is_not_known_is_told() {
-    for kind in ["$unknown", "$presence", "hello", "__heartbeats", "ERROR", "RPC_ERROR", "$reply", "$hello"] {
+    for kind in ["$unknown", "hello", "__heartbeats", "ERROR", "RPC_ERROR", "$reply", "$hello"] {
         let expected = json!(["UNIMPLEMENTED", { "type": kind }]);
         assert_eq!(details(&asked(kind, &json!({}))), expected, "{kind}");
     }

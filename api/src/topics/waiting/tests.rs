@@ -57,8 +57,14 @@ impl Conversation {
         let channels = Channels::new(Bus::new(), Limits::default());
         let clock = Arc::new(ManualClock::at(Timestamp::from_millis(0)));
         let rings = Rings::beside(&channels);
-        let hubs =
-            TopicHubs::new(TopicOptions::default(), rings.clone(), None, clock.clone(), &Metrics::new());
+        let hubs = TopicHubs::new(
+            TopicOptions::default(),
+            rings.clone(),
+            None,
+            None,
+            clock.clone(),
+            &Metrics::new(),
+        );
         let driver = MemoryDriver::new(Local::new(rings, "p", Arc::new(Broadcasts), 1 << 20));
         let hub = Hub::new(Arc::new(driver), TopicRules::default(), policy, clock.clone());
         let (topics, reader) = hub.connect("c", ());
@@ -77,7 +83,8 @@ impl Conversation {
     fn subscribes_with(&mut self, correlation_id: &str, topic: &str, options: Options) -> bool {
         let asked = Asked { kind: "$subscribe", correlation_id: Some(correlation_id.into()) };
         let cancel = CancellationToken::new();
-        let operation = Operation::Subscribe { topic: topic.to_owned(), options, recovers: false };
+        let operation =
+            Operation::Subscribe { topic: topic.to_owned(), options, recover: None, presence: None };
         match poll_once(operation.run(self.topics().clone(), Some(cancel.clone()))) {
             Ok(ended) => {
                 drop(self.speaker.answer(&asked, ended));

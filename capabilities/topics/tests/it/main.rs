@@ -9,6 +9,8 @@ mod contract;
 mod examples;
 mod fan_out;
 mod first_poll;
+mod history;
+mod lifecycle;
 mod model;
 mod nodes;
 mod order;

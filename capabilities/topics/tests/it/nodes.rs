@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use tidings_engine::bus::messages::{BusError, Interest, Joined, LocalMessages, MessageBus};
+use tidings_engine::{ManualClock, WallClock};
+use tidings_model::Timestamp;
 use tidings_topics::contract::Nodes;
 use tidings_topics::{
     AllowAll, BrokerConsumer, BusConsumer, BusDriver, BusOptions, Capability, Consumption, Deliver,
@@ -17,7 +21,13 @@ use crate::recorder::{begins, code, held};
 use crate::support::*;
 
 fn options(node: u64) -> BusOptions {
-    BusOptions { node, prefix: "topics/".into(), arrivals_bytes: 1 << 20 }
+    BusOptions {
+        node,
+        prefix: "topics/".into(),
+        arrivals_bytes: 1 << 20,
+        clock: Arc::new(WallClock),
+        lease: LEASE,
+    }
 }
 
 fn join(bus: Arc<dyn MessageBus>, node: u64) -> (BusDriver, BusConsumer) {
@@ -53,8 +63,19 @@ mod contract {
     tidings_topics::driver_contract!(two_nodes);
 }
 
+const LEASE: Duration = Duration::from_secs(30);
+
 async fn node(bus: &LocalMessages, number: u64) -> World {
-    let (driver, consumer) = join(Arc::new(bus.clone()), number);
+    started(join(Arc::new(bus.clone()), number)).await
+}
+
+/// A node whose time is the test's.
+async fn timed_node(bus: &LocalMessages, number: u64, clock: &ManualClock) -> World {
+    let options = BusOptions { clock: Arc::new(clock.clone()), ..options(number) };
+    started(BusDriver::join(local("scope"), Arc::new(bus.clone()), options)).await
+}
+
+async fn started((driver, consumer): (BusDriver, BusConsumer)) -> World {
     let World { hub } = with(Arc::new(driver), TopicRules::default(), Arc::new(AllowAll));
     let hub = hub.with_consumers(vec![Arc::new(consumer)]);
     hub.start().await.expect("it starts");
@@ -105,14 +126,84 @@ async fn the_bus_is_told_of_a_topic_while_a_member_subscribes_to_it() {
     first.subscribes("t");
     second.subscribes("t");
     second.subscribes("u");
-    assert_eq!(bus.channels(), 2);
+    travelled().await;
+    // One is that on which nodes tell of themselves.
+    assert_eq!(bus.channels(), 3);
     first.unsubscribes("t");
-    assert_eq!(bus.channels(), 2);
+    assert_eq!(bus.channels(), 3);
     drop(second);
-    assert_eq!(bus.channels(), 0);
+    assert_eq!(bus.channels(), 1);
     first.subscribes("t");
     assert_eq!(first.topics.remove_where(|_| true, "revoked").len(), 1);
-    assert_eq!(bus.channels(), 0, "also for what is taken away");
+    assert_eq!(bus.channels(), 1, "also for what is taken away");
+    first.subscribes_all(&["a:*", "b:*", "c"]);
+    assert_eq!(bus.channels(), 3, "patterns share one");
+    first.unsubscribes("a:*");
+    assert_eq!(bus.channels(), 3);
+    first.unsubscribes("b:*");
+    assert_eq!(bus.channels(), 2);
+}
+
+/// Lets what was sent arrive.
+async fn travelled() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_pattern_hears_messages_of_other_nodes_once_however_it_is_subscribed_to() {
+    let bus = LocalMessages::new();
+    let (one, two) = (node(&bus, 1).await, node(&bus, 2).await);
+    let (mut both, mut exact) = (two.client("a"), two.client("b"));
+    both.subscribes_all(&["room:*", "room:1", "**"]);
+    exact.subscribes("room:1");
+    travelled().await;
+    for (topic, text) in [("room:1", "1"), ("room:2", "2"), ("x", "3")] {
+        assert_eq!(publish(&one, topic, text).await["matched"], 0);
+    }
+    publish(&two, "room:1", "4").await;
+    travelled().await;
+    assert_eq!(both.hears_sorted(4).await, ["1", "2", "3", "4"]);
+    assert_eq!(exact.hears_sorted(2).await, ["1", "4"]);
+}
+
+#[tokio::test]
+async fn messages_go_to_the_channel_of_all_only_while_a_node_with_patterns_is_known() {
+    let (bus, clock) = (LocalMessages::new(), ManualClock::at(Timestamp::from_millis(0)));
+    let (one, two) = (timed_node(&bus, 1, &clock).await, timed_node(&bus, 2, &clock).await);
+    travelled().await;
+    let Joined { interest, mut arrivals } = bus.join(1 << 20);
+    interest.subscribe("topics/*all").await.expect("a subscription");
+    let mut copies = async |topic: &str| {
+        publish(&one, topic, "x").await;
+        arrivals.next().now_or_never().is_some()
+    };
+    assert!(copies("a").await, "who has just come knows nothing yet");
+    clock.advance(LEASE);
+    travelled().await;
+    assert!(!copies("b").await, "nobody wants it");
+    let there = two.client("a");
+    there.subscribes("room:*");
+    travelled().await;
+    assert!(copies("c").await);
+    for _ in 0..6 {
+        clock.advance(LEASE / 3);
+        travelled().await;
+        assert!(copies("d").await, "it is said again");
+    }
+    there.unsubscribes("room:*");
+    travelled().await;
+    assert!(!copies("e").await);
+    there.subscribes("room:*");
+    travelled().await;
+    assert!(copies("f").await);
+    two.hub.shut_down().await;
+    for _ in 0..3 {
+        clock.advance(LEASE / 3);
+        travelled().await;
+    }
+    assert!(!copies("g").await, "a node that says nothing is gone");
 }
 
 /// A bus whose subscriptions and messages are refused or answered late.

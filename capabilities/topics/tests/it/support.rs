@@ -102,6 +102,10 @@ impl Client {
         now(self.topics.subscribe(topic, &MutateOptions::default())).expect("a subscription")
     }
 
+    pub fn subscribes_all(&self, topics: &[&str]) {
+        topics.iter().for_each(|topic| drop(self.subscribes(topic)));
+    }
+
     pub fn unsubscribes(&self, topic: &str) -> Change {
         now(self.topics.unsubscribe(topic, &MutateOptions::default())).expect("no subscription")
     }

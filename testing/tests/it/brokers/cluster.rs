@@ -49,6 +49,29 @@ async fn a_message_reaches_subscribers_of_every_node_once(kind: BrokerKind) {
     assert_eq!(there.message("room").await, "end");
 }
 
+async fn a_pattern_hears_messages_of_every_node_once(kind: BrokerKind) {
+    let broker = BrokerServer::start(kind).await;
+    let (one, two) = two_nodes(&broker).await;
+    let mut publisher = Client::connect(&one).await;
+    let mut there = Client::connect(&two).await;
+    // By topic too, so that two copies of each message arrive at the node.
+    settled(&mut there, "room:1").await;
+    settled(&mut there, "room:*").await;
+    for number in 1..=3 {
+        publish(&mut publisher, "other", json!(number)).await.expect("it is sent");
+        publish(&mut publisher, "room:1", json!(number)).await.expect("it is sent");
+    }
+    let (status, _) = post(&one, "room:2", &json!({ "type": "SAID", "payload": 4 })).await;
+    assert_eq!(status, 200);
+    for number in 1..=3 {
+        assert_eq!(there.message("room:1").await, number);
+    }
+    assert_eq!(there.message("room:2").await, 4);
+    there.done("$unsubscribe", json!({ "topic": "room:1" })).await;
+    publish(&mut publisher, "room:1", json!(5)).await.expect("it is sent");
+    assert_eq!(there.message("room:1").await, 5);
+}
+
 async fn messages_of_one_publisher_arrive_in_order_on_another_node(kind: BrokerKind) {
     const MESSAGES: u64 = 200;
     let broker = BrokerServer::start(kind).await;
@@ -190,6 +213,7 @@ macro_rules! each_broker {
 
 each_broker!(
     a_message_reaches_subscribers_of_every_node_once
+    a_pattern_hears_messages_of_every_node_once
     messages_of_one_publisher_arrive_in_order_on_another_node
     projects_do_not_hear_each_other
     an_end_of_a_subscription_holds_for_messages_of_other_nodes

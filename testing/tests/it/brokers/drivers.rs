@@ -1,12 +1,13 @@
 //! The contract of the drivers of topics, on two nodes over each broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tidings_broker::Options;
-use tidings_engine::Bus;
 use tidings_engine::bus::messages::{Joined, MessageBus};
 use tidings_engine::deliver::{Channels, Limits, Rings};
+use tidings_engine::{Bus, WallClock};
 use tidings_testing::brokers::{BrokerKind, BrokerServer};
 use tidings_topics::contract::Nodes;
 use tidings_topics::{BrokerConsumer, BusDriver, BusOptions, Deliver, JsonText, Local, PubSubDriver};
@@ -22,7 +23,13 @@ async fn two_nodes(kind: BrokerKind) -> Nodes {
         assert!(bus.attempted().await, "it is connected");
         let rings = Rings::unjoined(&Channels::new(Bus::new(), Limits::default()));
         let local = Local::new(rings, "scope", Arc::new(JsonText), 1 << 20);
-        let options = BusOptions { node, prefix: "topics/".into(), arrivals_bytes: 1 << 20 };
+        let options = BusOptions {
+            node,
+            prefix: "topics/".into(),
+            arrivals_bytes: 1 << 20,
+            clock: Arc::new(WallClock),
+            lease: Duration::from_secs(30),
+        };
         let (driver, consumer) = BusDriver::join(local, bus.clone(), options);
         let driver = Arc::new(driver);
         let target = driver.clone();

@@ -47,8 +47,8 @@ async fn a_payload_that_is_not_right_names_its_field() {
         ("$subscribe", json!({}), "topic"),
         ("$subscribe", json!([]), "payload"),
         ("$subscribe", json!({ "topic": "a", "options": { "timeoutMs": 0 } }), "options.timeoutMs"),
-        ("$subscribe", json!({ "topic": "a", "presence": true }), "presence"),
-        ("$subscribe", json!({ "topic": "a", "ttlMs": 5 }), "ttlMs"),
+        ("$subscribe", json!({ "topic": "a", "presence": [] }), "presence"),
+        ("$subscribe", json!({ "topic": "a", "ttlMs": 0.5 }), "ttlMs"),
         ("$set", json!({ "topics": "a" }), "topics"),
         ("$publish", json!({ "topic": "a" }), "message"),
         ("$publish", json!({ "message": { "type": "T" } }), "topic"),
@@ -87,7 +87,7 @@ async fn too_many_topics_in_one_request_are_refused_as_a_whole() {
 async fn a_type_that_is_not_known_is_unimplemented_reserved_or_not() {
     let server = Harness::start().await;
     let mut client = Client::connect(&server).await;
-    for kind in ["$nothing", "$presence", "__what", "ERROR", "hello", "$reply"] {
+    for kind in ["$nothing", "__what", "ERROR", "hello", "$reply"] {
         let error = client.fails(kind, json!({})).await;
         assert_eq!(parts(&error), json!(["UNIMPLEMENTED", false, { "type": kind }]), "{kind}");
     }
@@ -102,7 +102,6 @@ async fn a_topic_is_checked_for_its_length_first_and_then_for_its_characters() {
         ("", json!({ "reason": "length", "length": 0, "max": 128 })),
         (&*long, json!({ "reason": "length", "length": 129, "max": 128 })),
         ("no spaces", json!({ "reason": "pattern", "topic": "no spaces" })),
-        ("room:*", json!({ "reason": "pattern", "topic": "room:*" })),
         ("***", json!({ "reason": "pattern", "topic": "***" })),
         ("é", json!({ "reason": "pattern", "topic": "é" })),
         ("nul\0", json!({ "reason": "pattern", "topic": "nul\0" })),

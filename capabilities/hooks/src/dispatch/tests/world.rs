@@ -15,7 +15,7 @@ use tidings_engine::log::{
     Outcome, Page, ReadError, ReadsTable, Refer, Row, RowSpan, RowTable, Rows, Span, Status, StoreError,
 };
 use tidings_engine::{Bus, Clock, ManualClock, Metrics, Rng};
-use tidings_model::{LogId, Position, ProjectId, Timestamp, Ulid};
+use tidings_model::{Era, LogId, Position, ProjectId, Timestamp, Ulid};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -492,6 +492,10 @@ impl Notices for Heard {
 impl Logs for Troubled {
     fn reserve(&self) -> BoxFuture<'_, Result<LogId, StoreError>> {
         self.0.reserve()
+    }
+
+    fn era(&self) -> Era {
+        self.0.era()
     }
 
     fn status(&self, log: LogId) -> BoxFuture<'_, Result<Status, ReadError>> {
