@@ -2,7 +2,7 @@
 //!
 //! Read [`principal`] (an actor, and [`Principal::may`], the one place that decides), [`token`] (HS256 and
 //! nothing else), [`topics`] and [`entities`] (rights on topics and entities), [`key`] (signing keys and what is derived from them), [`api_key`] (API keys of the
-//! configuration), [`table`] (what is stored about projects, and the contract a store keeps for it), [`revocation`] (tokens that count no more), [`projects`] (the handle), then [`gate`] and [`pass`]:
+//! configuration), [`table`] (what is stored about projects, and the contract a store keeps for it), [`revocation`] (tokens that count no more), [`exchange`] (how nodes tell each other), [`projects`] (the handle), then [`gate`] and [`pass`]:
 //! the gate checks a request once and issues a pass, which answers at any time, cheaply, whether it is still
 //! valid.
 //!
@@ -14,6 +14,7 @@ pub mod api_key;
 #[cfg(any(test, feature = "contract-suite"))]
 pub mod contract;
 pub mod entities;
+mod exchange;
 pub mod gate;
 pub mod key;
 pub mod pass;
@@ -27,6 +28,7 @@ pub mod topics;
 
 pub use api_key::{ApiKey, InvalidApiKey};
 pub use entities::{Segments, WantedEntities};
+pub use exchange::Exchange;
 pub use gate::{Admission, Allowed, Authorize, Credential, Denied, Gate, Route};
 pub use key::{AdminDigest, AdminKey, InvalidKey, Key, Kid, Randomness};
 pub use pass::{Lapse, Pass};

@@ -3,14 +3,15 @@
 use std::sync::{Arc, RwLockReadGuard};
 
 use tidings_engine::log::{Commit, CommitError, Observer, StoreError};
-use tidings_model::{ProjectId, Timestamp};
-use tokio::sync::watch;
+use tidings_model::{ProjectId, Timestamp, limits};
+use tokio::sync::{broadcast, watch};
 
 use crate::gate::Denied;
 use crate::key::{API_KEY_PREFIX, digest, split_api_key};
 use crate::principal::{Grants, Principal, Scope};
 use crate::registry::{Known, Registry};
-use crate::revocation::{Holder, Revocation, Revoked};
+use crate::revocation::digests::{BucketSet, Digests};
+use crate::revocation::{self, Holder, Revocation, Revoked, RowPage};
 use crate::table::{Change, Config, Declined, InvalidConfig, LastKey, Project, ProjectState, Store, Table};
 use crate::token::Unverified;
 use crate::{AdminDigest, AdminKey, ApiKey, Claims, Key, Kid, Randomness};
@@ -25,6 +26,8 @@ struct Inner {
     store: Arc<dyn Store>,
     randomness: Arc<dyn Randomness>,
     registry: Arc<Registry>,
+    /// Tells the revocations that were made here to the exchange with other nodes, if there is one.
+    revoked_here: broadcast::Sender<Revocation>,
 }
 
 /// Projects and keys from the configuration, in addition to those stored. Several servers may share one configuration.
@@ -125,7 +128,8 @@ impl Projects {
         let registry = Arc::new(Registry::new(given));
         let observer: Arc<dyn Observer<Table>> = registry.clone();
         store.observe(&observer);
-        Self { inner: Arc::new(Inner { store, randomness, registry }) }
+        let revoked_here = broadcast::Sender::new(limits::REVOCATIONS_UNSENT);
+        Self { inner: Arc::new(Inner { store, randomness, registry, revoked_here }) }
     }
 
     fn given_keys(&self, id: &ProjectId) -> impl Iterator<Item = &Key> {
@@ -255,7 +259,45 @@ impl Projects {
 
     /// Revokes tokens of a project, or topics of them. The caller must have checked that the project exists.
     pub async fn revoke(&self, revocation: Revocation) -> Result<(), ProjectError> {
+        self.change(Change::Revoke(revocation.clone())).await?;
+        // An error means that nobody exchanges revocations with other nodes.
+        let _ = self.inner.revoked_here.send(revocation);
+        Ok(())
+    }
+
+    /// Commits a revocation that was made on another node.
+    pub(crate) async fn take_over(&self, revocation: Revocation) -> Result<(), ProjectError> {
         self.change(Change::Revoke(revocation)).await
+    }
+
+    /// Hears the revocations that are made here from now on.
+    pub(crate) fn revoked_here(&self) -> broadcast::Receiver<Revocation> {
+        self.inner.revoked_here.subscribe()
+    }
+
+    /// Resolves when a project was created since the last call resolved.
+    pub(crate) async fn some_created(&self) {
+        self.inner.registry.created.notified().await;
+    }
+
+    /// Digests of all revocations.
+    pub(crate) fn revocation_digests(&self) -> Digests {
+        self.known().revocations().digests().clone()
+    }
+
+    /// The moment up to which something is revoked.
+    pub(crate) fn revoked_up_to(&self, key: &revocation::Key) -> Option<Timestamp> {
+        self.known().revocations().moment(key)
+    }
+
+    /// The revocations of some buckets, from a key on. Looks at so many at most.
+    pub(crate) fn revocations_of(
+        &self,
+        buckets: &BucketSet,
+        from: Option<&revocation::Key>,
+        most: usize,
+    ) -> RowPage {
+        self.known().revocations().page(from, buckets, most)
     }
 
     /// What was revoked of a token.

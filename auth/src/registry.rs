@@ -8,7 +8,7 @@ use tidings_engine::log::{Observer, StateMachine};
 use tidings_model::ProjectId;
 use tokio::sync::{Notify, watch};
 
-use crate::revocation::{Holder, Revoked};
+use crate::revocation::{Holder, Revocations, Revoked};
 use crate::table::{Change, Config, Project, STANDING_SOURCES, Table};
 use crate::{AdminDigest, ApiKey, Given, Key};
 
@@ -20,6 +20,8 @@ pub(crate) struct Registry {
     generation: watch::Sender<u64>,
     /// Notified when a project is removed.
     pub(crate) removed: Notify,
+    /// Notified when a project is created.
+    pub(crate) created: Notify,
 }
 
 /// Current projects.
@@ -36,6 +38,11 @@ impl Known {
     /// Stored digest of the admin key.
     pub(crate) fn admin(&self) -> Option<AdminDigest> {
         self.stored.admin()
+    }
+
+    /// All revocations.
+    pub(crate) fn revocations(&self) -> &Revocations {
+        self.stored.all_revocations()
     }
 
     /// What was revoked of a token.
@@ -59,8 +66,9 @@ impl Known {
 
 impl Registry {
     pub(crate) fn new(given: Given) -> Self {
-        let (generation, removed) = (watch::Sender::new(0), Notify::new());
-        Self { given, known: RwLock::default(), generation, removed }
+        let generation = watch::Sender::new(0);
+        let (removed, created) = (Notify::new(), Notify::new());
+        Self { given, known: RwLock::default(), generation, removed, created }
     }
 
     pub(crate) fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -140,8 +148,10 @@ impl Observer<Table> for Registry {
                 None => known.projects.remove(id),
             };
         });
-        if let Change::Remove { .. } = change {
-            self.removed.notify_one();
+        match change {
+            Change::Remove { .. } => self.removed.notify_one(),
+            Change::Create { .. } => self.created.notify_one(),
+            _ => {}
         }
     }
 }

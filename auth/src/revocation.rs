@@ -3,14 +3,18 @@
 //! A [`Revocation`] names a user or a token, and touches what was issued up to its moment. [`Revocations`] is the part of
 //! the table of projects that keeps them, ordered by whom they touch, so that checking a token takes two look-ups
 //! however many there are. Each is dropped [`limits::REVOCATION_LIFETIME`] after its moment, by the next revocation in
-//! its project.
+//! its project. Nodes that do not share a store tell each other theirs (`exchange`).
+
+pub(crate) mod digests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use tidings_engine::log::SnapshotMap;
 use tidings_model::{Pattern, ProjectId, Timestamp, limits};
 
+use self::digests::{BucketSet, Digests};
 use crate::table::Declined;
 use crate::topics::Wanted;
 
@@ -88,17 +92,32 @@ impl Revoked {
 /// One thing that is revoked: everything, or the topics of one pattern.
 pub(crate) type Key = (ProjectId, Subject, Option<Pattern>);
 
+/// A [`Key`] and the moment of its revocation.
+pub(crate) type Row = (Key, Timestamp);
+
+/// Some rows of the revocations, in order.
+pub(crate) struct RowPage {
+    pub(crate) rows: Vec<Row>,
+    /// Where the next page begins; `None` after the last one.
+    pub(crate) next: Option<Key>,
+}
+
 /// The revocations of all projects, each with its moment.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
     pub(crate) rows: SnapshotMap<Key, Timestamp>,
     /// Those of each project, oldest first.
     by_age: BTreeMap<ProjectId, BTreeSet<(Timestamp, Subject, Option<Pattern>)>>,
+    digests: Digests,
 }
 
 impl Revocation {
     pub(crate) fn of_row((project, subject, topic): Key, at: Timestamp) -> Self {
         Self { project, subject, topics: topic.map(|topic| vec![topic]), at }
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Row> {
+        self.keys().map(|key| (key, self.at))
     }
 
     fn keys(&self) -> impl Iterator<Item = Key> {
@@ -178,12 +197,14 @@ impl Revocations {
             self.remove(&key);
             let (project, subject, topic) = key.clone();
             self.by_age.entry(project).or_default().insert((at, subject, topic));
+            self.digests.add(&key, at);
             self.rows.insert(key, at);
         }
     }
 
     fn remove(&mut self, key: &Key) {
         let Some(at) = self.rows.remove(key) else { return };
+        self.digests.remove(key, at);
         let (project, subject, topic) = key;
         if let Some(all) = self.by_age.get_mut(project) {
             all.remove(&(at, subject.clone(), topic.clone()));
@@ -195,14 +216,36 @@ impl Revocations {
 
     /// Drops all of a project.
     pub(crate) fn clear(&mut self, project: &ProjectId) {
-        for (_, subject, topic) in self.by_age.remove(project).into_iter().flatten() {
-            self.rows.remove(&(project.clone(), subject, topic));
+        for (at, subject, topic) in self.by_age.remove(project).into_iter().flatten() {
+            let key = (project.clone(), subject, topic);
+            self.digests.remove(&key, at);
+            self.rows.remove(&key);
         }
+    }
+
+    /// Digests of all revocations.
+    pub(crate) fn digests(&self) -> &Digests {
+        &self.digests
+    }
+
+    /// The moment up to which something is revoked.
+    pub(crate) fn moment(&self, key: &Key) -> Option<Timestamp> {
+        self.rows.get(key).copied()
+    }
+
+    /// Those of some buckets, from a key on. Looks at so many rows at most.
+    pub(crate) fn page(&self, from: Option<&Key>, buckets: &BucketSet, most: usize) -> RowPage {
+        let begin = from.map_or(Bound::Unbounded, |from| Bound::Included(from.clone()));
+        let mut rest = self.rows.range((begin, Bound::Unbounded));
+        let wanted = |(key, at): (&Key, &Timestamp)| buckets.has(key).then(|| (key.clone(), *at));
+        let rows = rest.by_ref().take(most).filter_map(wanted).collect();
+        RowPage { rows, next: rest.next().map(|(key, _)| key.clone()) }
     }
 
     /// The same revocations, to be changed apart from these.
     pub(crate) fn copied(&self) -> Self {
-        let mut copy = Self { by_age: self.by_age.clone(), ..Self::default() };
+        let (by_age, digests) = (self.by_age.clone(), self.digests.clone());
+        let mut copy = Self { by_age, digests, ..Self::default() };
         for (key, at) in self.rows.range(..) {
             copy.rows.insert(key.clone(), *at);
         }
@@ -211,7 +254,7 @@ impl Revocations {
 }
 
 /// Whether no token needs a revocation of some moment any more.
-fn has_expired(at: Timestamp, now: Timestamp) -> bool {
+pub(crate) fn has_expired(at: Timestamp, now: Timestamp) -> bool {
     now.since(at) >= limits::REVOCATION_LIFETIME
 }
 

@@ -306,6 +306,11 @@ impl Table {
         self.revocations.of(project, holder)
     }
 
+    /// All revocations.
+    pub(crate) fn all_revocations(&self) -> &Revocations {
+        &self.revocations
+    }
+
     /// A table of the same projects, to be changed apart from this one.
     pub(crate) fn copied(&self) -> Self {
         let revocations = self.revocations.copied();

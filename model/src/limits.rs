@@ -188,6 +188,16 @@ pub const REVOCATIONS_PER_PROJECT: usize = 100_000;
 pub const REVOKED_TOPICS: usize = 256;
 /// Time for which a revocation is kept. Tokens should not live longer.
 pub const REVOCATION_LIFETIME: Duration = Duration::from_secs(400 * 24 * 60 * 60);
+/// Revocations that wait to be told to other nodes one by one; beyond that, nodes compare all that they have.
+pub const REVOCATIONS_UNSENT: usize = 64;
+/// Bytes of a message with revocations for other nodes. Every bus carries it.
+pub const REVOCATIONS_MESSAGE_BYTES: usize = 4 * 1024;
+/// Revocations that are looked at at once for other nodes.
+pub const REVOCATIONS_PAGE: usize = 1024;
+/// Time that the clock of another node may be ahead; a revocation of a later moment is not taken over.
+pub const REVOCATION_AHEAD: Duration = Duration::from_secs(60 * 60);
+/// Pause before nodes compare their revocations again, after the bus has failed.
+pub const REVOCATIONS_RETRY: Duration = Duration::from_secs(5);
 /// Default lifetime of a token.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60 * 60);
 /// Projects that are stored.

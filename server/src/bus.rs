@@ -1,11 +1,14 @@
-//! The bus between nodes: which broker a URL means.
+//! The bus between nodes: which broker a URL means, and the number of a node.
 
 use std::str::FromStr;
 
+use tidings_auth::Randomness;
 use tidings_broker::{Address, AddressError, BrokerBus, Context, Options, Trust};
 use tidings_nats::{Nats, Security};
 use tidings_postgres::{DatabaseError, PostgresBus};
 use tidings_redis::Redis;
+
+use crate::projects::SystemRandomness;
 
 /// A URL of a broker, checked. Its `Debug` leaves out the credentials.
 #[derive(Clone, Debug)]
@@ -78,6 +81,13 @@ impl BusUrl {
 /// Begins to connect to the broker at a URL. Call it within a Tokio runtime.
 pub fn connect(url: &str, options: Options, context: Context) -> Result<BrokerBus, BusUrlError> {
     Ok(url.parse::<BusUrl>()?.connect(options, context))
+}
+
+/// A number that no other node draws.
+pub(crate) fn node_number() -> u64 {
+    let mut bytes = [0; 8];
+    SystemRandomness.fill(&mut bytes);
+    u64::from_le_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_api::LiveConnections;
-use tidings_auth::Projects;
+use tidings_auth::{Exchange, Projects};
 use tidings_engine::Clock;
 use tidings_engine::duty::{Leadership, Stopped};
 use tidings_streams::Cleared;
@@ -41,6 +41,8 @@ pub struct Subjects {
     pub capabilities: Capabilities,
     /// The projects whose removal has to be completed.
     pub projects: Projects,
+    /// Exchanges revocations with other nodes. `None` for a node alone.
+    pub exchange: Option<Arc<Exchange>>,
     /// Registry of live responses.
     pub live_connections: Arc<LiveConnections>,
     /// Reclaims space in the store.
@@ -51,7 +53,7 @@ pub struct Subjects {
 
 /// Returns all duties of a server.
 pub fn of_server(subjects: Subjects) -> Vec<Duty> {
-    let Subjects { capabilities, projects, live_connections, upkeep, clock } = subjects;
+    let Subjects { capabilities, projects, exchange, live_connections, upkeep, clock } = subjects;
     let mut duties = capabilities.duties();
     let (removing, removal_clock) = (projects.clone(), clock.clone());
     duties.extend([
@@ -65,6 +67,13 @@ pub fn of_server(subjects: Subjects) -> Vec<Duty> {
         .on_each_node(),
         Duty::every("store-upkeep", UPKEEP_INTERVAL, move || give_space_back(upkeep.clone())).on_each_node(),
     ]);
+    duties.extend(exchange.map(|exchange| {
+        let run = move || {
+            let exchange = exchange.clone();
+            async move { exchange.run().await }
+        };
+        Duty::lasting("revocation-exchange", run).on_each_node()
+    }));
     duties
 }
 

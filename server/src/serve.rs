@@ -9,7 +9,7 @@ use tidings_api::{
     Api, BodyBudget, Drain, FastPath, LiveConnections, LiveContext, Observe, Parts, RequestLimiter,
     RequestLimits, TopicHubs,
 };
-use tidings_auth::{Admission, Authorize, Gate, Given, Projects};
+use tidings_auth::{Admission, Authorize, Exchange, Gate, Given, Projects};
 use tidings_egress::AllowList;
 use tidings_embedded::{DirectoryLock, OpenError};
 use tidings_engine::bus::messages::MessageBus;
@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::bus::BusUrl;
+use crate::bus::{self, BusUrl};
 use crate::capabilities::{self, Capabilities, CapabilityError, Foundation};
 use crate::connections::{self, ConnectionOptions, Connections, Counts};
 use crate::duties::{self, Duties, Duty, Subjects};
@@ -181,14 +181,18 @@ impl Server {
         let connection_options =
             options.limits.connections(slow_readers.into_iter().max().unwrap_or_default());
         let rng = Arc::new(Rng::seeded(options.seed));
+        let messages = match options.bus {
+            None => None,
+            Some(url) => Some(join_cluster(url, &clock, &rng, &metrics).await),
+        };
+        let exchange = messages.clone().map(|messages| {
+            let projects = gate.projects().clone();
+            Arc::new(Exchange::new(projects, messages, bus::node_number(), clock.clone(), &metrics))
+        });
         let capabilities = {
             let (bus, clock, rng, metrics) = (bus.clone(), clock.clone(), rng.clone(), metrics.clone());
             let leadership = options.leadership.clone();
             let (store, journals, projects) = (opened.store, Journals::default(), gate.projects().clone());
-            let messages = match options.bus {
-                None => None,
-                Some(url) => Some(join_cluster(url, &clock, &rng, &metrics).await),
-            };
             let foundation =
                 Foundation { store, bus, messages, clock, rng, metrics, projects, leadership, journals };
             Capabilities::open(&foundation, capabilities).await?
@@ -201,6 +205,7 @@ impl Server {
             let own = duties::of_server(Subjects {
                 capabilities: capabilities.clone(),
                 projects: projects.clone(),
+                exchange,
                 live_connections: live_connections.clone(),
                 upkeep: opened.upkeep,
                 clock: clock.clone(),

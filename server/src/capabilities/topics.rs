@@ -4,18 +4,17 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tidings_api::{Cluster, Normalize, TopicHubs, TopicOptions};
-use tidings_auth::Randomness;
 use tidings_engine::deliver::{Channels, Rings};
 use tidings_model::{TopicPattern, limits};
 use tidings_streams::Cleared;
 use tidings_topics::{Histories, Keep, TopicRule, history};
 
 use super::{Foundation, Wiring};
+use crate::bus;
 use crate::config::Config;
 use crate::config::keys::{HOUR_MS, Key, MIB, Tables, key};
 use crate::config::value::{Given, Wrong};
 use crate::duties::Duty;
-use crate::projects::SystemRandomness;
 
 /// Most topics of a connection, and of a request.
 const TOPICS_MAX: usize = 1_000_000;
@@ -167,17 +166,10 @@ fn change_rule(config: &mut Config, change: impl FnOnce(&mut TopicRule)) {
 /// Opens the topics. Their messages go through rings that share the pumps of the channels.
 pub fn open(channels: &Channels, foundation: &Foundation, options: TopicOptions) -> TopicHubs {
     let Foundation { clock, metrics, messages, store, rng, .. } = foundation;
-    let cluster = messages.clone().map(|bus| Cluster { bus, node: random_number() });
+    let cluster = messages.clone().map(|bus| Cluster { bus, node: bus::node_number() });
     // Always, so that what is left of a rule that is gone is trimmed.
     let histories = Histories::new(store.clone(), clock.clone(), rng.clone());
     TopicHubs::new(options, Rings::beside(channels), cluster, Some(histories), clock.clone(), metrics)
-}
-
-/// A number that no other node draws.
-fn random_number() -> u64 {
-    let mut bytes = [0; 8];
-    SystemRandomness.fill(&mut bytes);
-    u64::from_le_bytes(bytes)
 }
 
 fn options(config: &mut Config) -> &mut TopicOptions {

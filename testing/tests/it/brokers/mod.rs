@@ -6,3 +6,4 @@ mod cluster;
 mod contract;
 mod drivers;
 mod faults;
+mod revocations;
