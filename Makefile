@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TEST_LOG := target/test.log
 
-.PHONY: run dist test test-all bench-store bench-streams bench-live bench-rooms bench-topics bench-sessions bench-egress bench-matching bench-hooks bench-entities example-entities test-interleavings autobahn fmt lint openapi test-tools
+.PHONY: run dist test test-all bench-store bench-streams bench-live bench-rooms bench-topics bench-topics-cluster bench-sessions bench-egress bench-matching bench-hooks bench-entities example-entities test-interleavings autobahn fmt lint openapi test-tools
 
 run:
 	$(CARGO) run --release --package tidings -- serve --dev
@@ -67,6 +67,10 @@ bench-rooms:
 # Topics beside Bun, ws-kit, nginx with Nchan, and NATS. As bench-live; smaller: SUBSCRIBERS=50 TOPICS=200 IDLE=200 CHANGING=16
 bench-topics:
 	CARGO="$(CARGO)" scripts/bench-topics
+
+# Topics on two nodes over NATS and Redis, beside these brokers alone. Smaller: SECS=1 PUBLISHERS=4 WINDOW=64
+bench-topics-cluster:
+	CARGO="$(CARGO)" scripts/bench-topics-cluster
 
 # Publishing to sessions, beside an append to each of as many plain streams. SUBSCRIBERS=at-most-so-many
 # ONLY=publishing|device|few|many

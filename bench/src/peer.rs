@@ -27,6 +27,8 @@ pub enum Peer {
     WsKit,
     /// The NATS server, without JetStream. It stores nothing.
     Nats,
+    /// The Redis server. It stores nothing here.
+    Redis,
 }
 
 /// Paths and cores of a benchmark.
@@ -78,6 +80,7 @@ impl Peer {
             Self::Bun => "Bun",
             Self::WsKit => "ws-kit on Bun",
             Self::Nats => "NATS",
+            Self::Redis => "Redis",
         }
     }
 
@@ -149,6 +152,11 @@ impl Peer {
             Self::Nats => {
                 command = Command::new("nats-server");
                 command.args(["-a", &address.ip().to_string(), "-p", &port]);
+            }
+            Self::Redis => {
+                command = Command::new("redis-server");
+                command.args(["--bind", &address.ip().to_string(), "--port", &port]);
+                command.args(["--save", "", "--appendonly", "no"]).current_dir(data);
             }
         }
         Ok(command)
