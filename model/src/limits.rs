@@ -399,6 +399,8 @@ pub const BUS_QUEUE_MESSAGES: usize = 65_536;
 pub const BUS_UNANSWERED: usize = 16_384;
 /// Other nodes on the bus that a node knows something of.
 pub const BUS_NODES: usize = 1024;
+/// Projects whose topics stay known to the node, and to the bus, while nobody is connected to them.
+pub const TOPIC_HUBS_KEPT: usize = 64;
 /// Bytes of messages from the bus that wait to be delivered to the topics of a project.
 pub const BUS_ARRIVALS_BYTES: usize = 8 * 1024 * 1024;
 

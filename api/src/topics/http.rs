@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -17,7 +17,7 @@ use tidings_model::ProjectId;
 use tidings_model::limits::Limit;
 use tidings_topics::{
     Connection, CountError, HistoryState, Payload, PresentMember, PublishEnvelope, PublishError,
-    PublishFailure, PublishOptions, PublishResult,
+    PublishFailure, PublishOptions, PublishResult, Sent,
 };
 use utoipa::ToSchema;
 
@@ -298,11 +298,27 @@ fn answer(api: &Api, result: PublishResult) -> Response {
 }
 
 fn written(result: &PublishResult) -> Response {
+    if let PublishResult::Sent(sent @ Sent { position: None, .. }) = result {
+        return success(*sent);
+    }
     let mut response = (status(result.error()), axum::Json(result.to_json())).into_response();
     if let Some(error) = result.error() {
         let limit = (error == PublishError::PayloadTooLarge).then_some(Limit::TopicPayloadBytes);
         response.extensions_mut().insert(Refused { code: error.as_str(), limit, failure: None });
     }
+    response
+}
+
+/// The answer to a publish that succeeded and has no place in a history: most are. The same as by way of a JSON value,
+/// without its allocations.
+fn success(sent: Sent) -> Response {
+    let capability = sent.capability.as_str();
+    let text = match sent.matched {
+        Some(matched) => format!(r#"{{"capability":"{capability}","matched":{matched},"ok":true}}"#),
+        None => format!(r#"{{"capability":"{capability}","ok":true}}"#),
+    };
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

@@ -1,6 +1,6 @@
 //! The hubs of all projects: each has the topics of one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -31,8 +31,15 @@ struct Shared {
     metrics: TopicMetrics,
     /// Number of the next connection.
     number: AtomicU64,
+    hubs: Mutex<Hubs>,
+}
+
+#[derive(Default)]
+struct Hubs {
     /// Hubs that are in use.
-    hubs: Mutex<HashMap<ProjectId, Weak<ProjectHub>>>,
+    all: HashMap<ProjectId, Weak<ProjectHub>>,
+    /// The latest ones. Who publishes without a connection does not hold a hub, and would make one each time.
+    latest: VecDeque<Arc<ProjectHub>>,
 }
 
 /// The nodes whose topics are connected by a bus.
@@ -101,15 +108,20 @@ impl TopicHubs {
     /// The hub of a project, which is created if nobody has it.
     pub(super) fn of(&self, project: &ProjectId) -> Arc<ProjectHub> {
         let mut hubs = self.0.hubs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = hubs.get(project).and_then(Weak::upgrade) {
+        if let Some(hub) = hubs.all.get(project).and_then(Weak::upgrade) {
             return hub;
         }
         // Hubs that nobody has are removed before the map grows, so the cost is amortised.
-        if hubs.len() == hubs.capacity() {
-            hubs.retain(|_, hub| hub.strong_count() > 0);
+        if hubs.all.len() == hubs.all.capacity() {
+            hubs.all.retain(|_, hub| hub.strong_count() > 0);
         }
         let hub = Arc::new(self.create(project));
-        hubs.insert(project.clone(), Arc::downgrade(&hub));
+        hubs.all.insert(project.clone(), Arc::downgrade(&hub));
+        hubs.latest.push_back(hub.clone());
+        let oldest = if hubs.latest.len() > limits::TOPIC_HUBS_KEPT { hubs.latest.pop_front() } else { None };
+        drop(hubs);
+        // Dropped without the lock: this may be the last owner.
+        drop(oldest);
         hub
     }
 

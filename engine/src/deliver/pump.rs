@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tidings_model::Position;
@@ -77,10 +78,26 @@ pub(super) fn start() -> Pumps {
 /// Serves the channels and rings of one queue. Each is queued at most once, so their number bounds the queue.
 async fn run(mut queue: mpsc::UnboundedReceiver<Work>) {
     let mut working = FuturesUnordered::new();
+    // Members told since other tasks had their turn.
+    let mut told = 0;
     loop {
         tokio::select! {
             work = queue.recv() => match work {
-                Some(work) => working.push(serve(work)),
+                Some(Work::Ring(ring)) => {
+                    let pending = ring.to_tell();
+                    if pending.len() > WAKES_PER_TURN {
+                        working.push(Either::Left(fan_out(ring, pending)));
+                        continue;
+                    }
+                    // Most rings have few members. A future and a turn for each would cost as much as telling them.
+                    tell(&ring, &pending);
+                    told += pending.len();
+                    if told >= WAKES_PER_TURN {
+                        told = 0;
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Some(work) => working.push(Either::Right(serve(work))),
                 None => return,
             },
             Some(()) = working.next() => {}
@@ -91,7 +108,10 @@ async fn run(mut queue: mpsc::UnboundedReceiver<Work>) {
 async fn serve(work: Work) {
     match work {
         Work::Channel(channel) => serve_channel(channel).await,
-        Work::Ring(ring) => fan_out(&ring).await,
+        Work::Ring(ring) => {
+            let pending = ring.to_tell();
+            fan_out(ring, pending).await;
+        }
         Work::Bundle(bundle) => {
             if catch_unwind(AssertUnwindSafe(|| bundle.wake())).is_err() {
                 bundle.forget_waker();
@@ -105,14 +125,18 @@ async fn serve(work: Work) {
 }
 
 /// Tells the members of a ring that it has frames for them. What is published meanwhile queues the ring again.
-async fn fan_out(ring: &Arc<Ring>) {
-    for some in ring.to_tell().chunks(WAKES_PER_TURN) {
-        for PendingTell { bundle, slot } in some {
-            if catch_unwind(AssertUnwindSafe(|| bundle.tell(ring, *slot))).is_err() {
-                bundle.forget_waker();
-            }
-        }
+async fn fan_out(ring: Arc<Ring>, pending: Vec<PendingTell>) {
+    for some in pending.chunks(WAKES_PER_TURN) {
+        tell(&ring, some);
         tokio::task::yield_now().await;
+    }
+}
+
+fn tell(ring: &Arc<Ring>, pending: &[PendingTell]) {
+    for PendingTell { bundle, slot } in pending {
+        if catch_unwind(AssertUnwindSafe(|| bundle.tell(ring, *slot))).is_err() {
+            bundle.forget_waker();
+        }
     }
 }
 

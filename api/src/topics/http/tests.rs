@@ -40,3 +40,15 @@ async fn a_publish_that_reached_a_number_that_is_unknown_has_none() {
     let sent = told(Ok(Sent::unknown()).into()).await;
     assert_eq!(sent, (200, json!({ "ok": true, "capability": "unknown" })));
 }
+
+#[tokio::test]
+async fn the_answer_to_a_success_is_that_of_the_protocol_byte_for_byte() {
+    for sent in [Sent::exact(0), Sent::exact(u64::MAX), Sent::at_least(7), Sent::unknown()] {
+        let result = PublishResult::Sent(sent);
+        let response = written(&result);
+        assert_eq!((response.status(), response.headers().len()), (StatusCode::OK, 1));
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(body, result.to_json().to_string());
+    }
+}
