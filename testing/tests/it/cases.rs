@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tidings_model::Pattern;
-use tidings_testing::Harness;
 use tidings_testing::http::{Method, StatusCode};
+use tidings_testing::{Harness, Setup};
+use tidings_topics::{Keep, TopicRule};
 
 use crate::{entities, topics};
 
@@ -191,10 +192,20 @@ fn talks(text: &str) -> Vec<Value> {
     serde_json::from_str(text).expect("the table is JSON")
 }
 
+/// A server whose topics `kept:**` have a history.
+async fn server() -> Harness {
+    let pattern = Pattern::parse("kept:**").expect("a pattern");
+    let history = Some(Keep { messages: 100, age: None });
+    let mut setup = Setup::default();
+    setup.topics.rules =
+        setup.topics.rules.clone().with_rules([TopicRule { history, ..TopicRule::new(pattern) }]);
+    Harness::with(setup).await
+}
+
 async fn hold_all(capability: Capability, text: &str, least: usize) {
     let mut checked = 0;
     for talk in talks(text) {
-        checked += hold(capability, &Harness::start().await, &talk).await;
+        checked += hold(capability, &server().await, &talk).await;
     }
     assert!(checked >= least, "{checked} frames were checked");
 }
@@ -204,9 +215,7 @@ async fn the_server_of_topics_answers_what_the_talks_of_all_clients_say() {
     hold_all(Capability::Topics, TOPICS, 26).await;
 }
 
-/// Takes part when the server has patterns, history and presence: then the rule of `kept:**` has to be set up here.
 #[tokio::test]
-#[ignore = "the server refuses patterns, history and presence of topics so far"]
 async fn the_server_of_topics_answers_what_the_talks_of_patterns_history_and_presence_say() {
     hold_all(Capability::Topics, MORE_TOPICS, 14).await;
 }

@@ -31,9 +31,7 @@ async fn topics_work_with_the_server() {
     run(&["topics-server"], 10).await;
 }
 
-/// Also `chat-react` has a test of presence that needs this, and `cases` one of the server's side.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "the server refuses patterns, history and presence of topics so far"]
 async fn topics_with_patterns_history_and_presence_work_with_the_server() {
     run(&["topics-history-server"], 8).await;
 }
@@ -105,7 +103,7 @@ async fn the_things_to_do_over_postgresql_work_in_a_browser_and_through_a_crash(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chat_with_react_works_in_a_browser_and_through_a_restart() {
-    run(&["chat-react"], 1).await;
+    run(&["chat-react"], 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
