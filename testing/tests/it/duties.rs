@@ -12,7 +12,7 @@ use tidings_testing::{Harness, SLEEPERS, Setup, until};
 use tokio::sync::watch;
 
 /// How many of the server's duties wait for the clock while another node leads: those that are begun by leading do not.
-const FOLLOWING: usize = SLEEPERS - 4;
+const FOLLOWING: usize = SLEEPERS - 5;
 
 async fn create(server: &Harness, path: &str, header: (&str, &str)) {
     let create = server.put(path).header("content-type", "text/plain").header(header.0, header.1);
