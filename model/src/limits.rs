@@ -555,8 +555,9 @@ pub const TARGET_BYTES: usize = 2048;
 pub const EGRESS_SOCKETS: usize = 2048;
 /// Open connections to one destination (scheme, host, port), unless configured otherwise.
 pub const EGRESS_SOCKETS_PER_DESTINATION: usize = DESTINATION_ATTEMPTS;
-/// Connections to endpoints that are kept open without a request, unless configured otherwise.
-pub const EGRESS_IDLE: usize = 1024;
+/// Connections to endpoints that are kept open without a request, unless configured otherwise. All of them: they are closed
+/// when others need their place, and opening one costs several times a request.
+pub const EGRESS_IDLE: usize = EGRESS_SOCKETS;
 /// Connections to one destination that are kept open without a request, unless configured otherwise.
 pub const EGRESS_IDLE_PER_DESTINATION: usize = 64;
 /// Time that a connection to an endpoint is kept open without a request.

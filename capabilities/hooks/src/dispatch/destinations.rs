@@ -8,7 +8,7 @@ use tidings_model::LogId;
 use super::destination::{Admission, AttemptLimits, Destination, Shares, Standing};
 use super::outcome::Outcome;
 
-/// Attempts that a destination begins in one turn.
+/// Attempts that a destination begins in one turn, at most.
 const QUANTUM: u32 = 8;
 /// Destinations without hooks that are remembered because they fail or are throttled.
 const REMEMBERED: usize = 4096;
@@ -241,7 +241,10 @@ impl Destinations {
 
     /// Takes the first destination out of a list, and puts it where it waits now.
     fn rotate(&mut self, list: List, waits: Waits) {
-        self.quantum = QUANTUM;
+        // With many destinations each takes few attempts at a time: several to one need several connections, which are closed
+        // for those of others before its next turn.
+        let share = self.limits.all / self.ring.len().max(1);
+        self.quantum = u32::try_from(share).unwrap_or(QUANTUM).clamp(1, QUANTUM);
         let Some(id) = self.list(list).pop_front() else { return };
         let Some(member) = self.members.get_mut(&id) else { return };
         member.waits = waits;

@@ -55,6 +55,27 @@ fn destinations_take_turns_of_a_few_attempts() {
 }
 
 #[test]
+fn with_many_destinations_a_turn_is_one_attempt() {
+    let mut destinations = destinations(1000, 20);
+    let ids = proven(&mut destinations, 600);
+    for (number, id) in (0..).zip(&ids) {
+        destinations.enter(*id, queue(number), false);
+    }
+    let mut begun = Vec::new();
+    while begun.len() < 600
+        && let Some(Turn::Hook(id, queue)) = destinations.turn(NOW)
+    {
+        destinations.begin(id, NOW);
+        destinations.enter(id, queue, false);
+        begun.push(id);
+    }
+    // The first turn was given when nobody else was there.
+    let first = begun.iter().take_while(|id| **id == ids[0]).count();
+    assert!(first <= QUANTUM as usize);
+    assert!(begun[first..].iter().eq(&ids[1..=600 - first]));
+}
+
+#[test]
 fn hooks_of_a_destination_take_turns() {
     let mut destinations = destinations(1000, 100);
     let id = proven(&mut destinations, 1)[0];
