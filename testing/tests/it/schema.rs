@@ -134,10 +134,13 @@ impl Known {
             }
         }
         let schemas = &mut description["components"]["schemas"];
-        for body in ["SubscriptionReferenceBody", "SubscriptionReactivationBody"] {
+        // The first one is of a request that removes the hook.
+        for (body, hooks) in
+            [("SubscriptionReferenceBody", &self.disposable), ("SubscriptionReactivationBody", &self.hooks)]
+        {
             let id =
                 schemas[body].pointer_mut("/properties/subscriptionId").expect("it names a subscription");
-            *id = json!({ "type": "string", "enum": self.hooks });
+            *id = json!({ "type": "string", "enum": hooks });
         }
         let ts = schemas["IngestedEvent"].pointer_mut("/properties/ts").expect("an event has a time");
         *ts = json!({ "type": "string", "enum": [time_text(WallClock.now()), "never"] });
